@@ -1,0 +1,86 @@
+"""What estimators share: their inputs, group statistics, the token stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightrft.algorithms.masking import masked
+
+# A group counts as tied when its rewards differ by less than this share of their size: what is left of a tie
+# after float32 arithmetic must never be divided by a spread of nearly 0.
+TIE = 1e-6
+
+
+@dataclass(frozen=True)
+class AdvantageInputs:
+    """One rank's samples of a step; every sample of a group is among them.
+
+    `token_rewards` holds the shaped reward that is not the task's (the KL penalty); the estimator adds the
+    task's own reward, `rewards`, at each row's last response token.
+    """
+
+    rewards: Tensor  # [B] float32; NaN excludes the row
+    group_ids: Tensor  # [B] int64
+    response_mask: Tensor  # [B, T]
+    token_rewards: Tensor  # [B, T] float32
+    gamma: float = 1.0
+    group_std: bool = True  # False: subtract the mean only (Dr.GRPO)
+
+
+@dataclass(frozen=True)
+class GroupStats:
+    """Statistics of each row's group over its rows with a reward, spread back to rows: all `[B]`."""
+
+    mean: Tensor
+    std: Tensor  # unbiased; 0 for a group of one
+    size: Tensor
+    tied: Tensor  # bool: the rewards are equal, or there is but one
+
+
+def group_stats(rewards: Tensor, group_ids: Tensor) -> GroupStats:
+    """`rewards [B]` (NaN: not counted) and `group_ids [B]` -> statistics per row. Computed in float64."""
+    valid = ~rewards.isnan()
+    x = masked(rewards.double(), valid)
+    group = torch.searchsorted(torch.sort(group_ids).values.contiguous(), group_ids)  # first place of its id
+
+    def per_group(values: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add_(0, group, values)
+
+    size = per_group(valid.double())
+    mean = per_group(x) / size.clamp(min=1)
+    deviation = masked(x - mean[group], valid)
+    std = (per_group(deviation.square()) / (size - 1).clamp(min=1)).sqrt()
+    largest = torch.zeros_like(mean).scatter_reduce_(0, group, deviation.abs(), "amax")
+    scale = torch.zeros_like(mean).scatter_reduce_(0, group, x.abs(), "amax")
+    tied = (size < 2) | (2 * largest <= TIE * scale)
+    return GroupStats(mean[group], std[group], size[group], tied[group])
+
+
+def zero_spread_groups(rewards: Tensor, group_ids: Tensor) -> tuple[int, int]:
+    """How many groups teach nothing because their rewards are tied, and how many groups there are."""
+    tied = group_stats(rewards, group_ids).tied
+    return len(set(group_ids[tied].tolist())), len(set(group_ids.tolist()))
+
+
+def rewards_to_go(scores: Tensor, inputs: AdvantageInputs) -> Tensor:
+    """The token stage A_t = R_t + gamma * A_{t+1}, `[B, T]`.
+
+    `scores [B]` (NaN counts as 0: the row is excluded) stands at the last response token, on top of
+    `inputs.token_rewards`. A masked token in the middle is skipped, as if it were not there.
+    """
+    mask = inputs.response_mask.bool()
+    rewards = masked(inputs.token_rewards, mask)
+    last = (torch.arange(mask.shape[1], device=mask.device) * mask).amax(-1, keepdim=True)
+    at_end = torch.nan_to_num(scores, nan=0.0).to(rewards.dtype).unsqueeze(-1)
+    rewards = rewards.scatter_add(1, last, at_end * mask.any(-1, keepdim=True))
+    if inputs.gamma == 1.0:  # the usual case, without a loop over time
+        return masked(rewards.flip(-1).cumsum(-1).flip(-1), mask)
+    out = torch.zeros_like(rewards)
+    running = torch.zeros_like(rewards[:, 0])
+    for t in range(mask.shape[1] - 1, -1, -1):
+        running = torch.where(mask[:, t], rewards[:, t] + inputs.gamma * running, running)
+        out[:, t] = masked(running, mask[:, t])
+    return out

@@ -1,0 +1,26 @@
+"""GRPO (arXiv 2402.03300, eq. 3, section 4.1.2): a reward is judged against the other answers to its prompt.
+
+Scalar stage (r - mean) / (std + 1e-6) with the unbiased std; `--no_group_std` gives Dr.GRPO's r - mean
+(arXiv 2503.20783). Rewards [1, 0, 0, 0] -> [1.5, -.5, -.5, -.5]. A tied group has advantage exactly 0.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lightrft.algorithms.advantages._common import AdvantageInputs, group_stats, rewards_to_go
+
+NEEDS_GROUPS = True
+NEEDS_CRITIC = False
+EPSILON = 1e-6
+
+
+def compute(inputs: AdvantageInputs) -> Tensor:
+    """Advantages `[B, T]`: the normalised reward, plus what `token_rewards` still brings after each token."""
+    stats = group_stats(inputs.rewards, inputs.group_ids)
+    scores = inputs.rewards.double() - stats.mean
+    if inputs.group_std:
+        scores = scores / (stats.std + EPSILON)
+    scores = torch.where(stats.tied, torch.zeros_like(scores), scores)
+    return rewards_to_go(scores.float(), inputs)

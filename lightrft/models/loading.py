@@ -1,0 +1,111 @@
+"""From a model folder (or hub name) to a module that can be trained: checks, dtype, attention, no dropout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from lightrft.errors import ModelError
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """`--pretrain` and how to load it."""
+
+    path: str
+    dtype: torch.dtype = torch.float32
+    attn_implementation: str = "sdpa"
+    trust_remote_code: bool = False
+    gradient_checkpointing: bool = False
+
+
+def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
+    """The tokenizer at `path`, with a pad token (the end token stands in where the model has none).
+
+    Raises:
+        ModelError: no tokenizer there, or one without an end token.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"--pretrain {path}: no tokenizer could be loaded: {_first_line(error)}") from error
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            f"--pretrain {path}: the tokenizer has no eos_token, so no response could ever end: "
+            "add one to tokenizer_config.json"
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_model_config(path: str, trust_remote_code: bool = False) -> Any:
+    """The model's config, once it is known to be one that generates text.
+
+    Raises:
+        ModelError: missing, unreadable, of an unknown architecture, or not a causal language model.
+    """
+    if not Path(path).exists() and path.count("/") != 1:
+        raise ModelError(f"--pretrain {path}: there is no such folder, and it is not a hub name (org/name)")
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"--pretrain {path}: {_first_line(error)}") from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not getattr(config, "auto_map", None):
+        raise ModelError(
+            f"--pretrain {path}: model_type {config.model_type!r} is no causal language model "
+            f"(architectures: {config.architectures}); train.py needs one that AutoModelForCausalLM loads"
+        )
+    return config
+
+
+def load_causal_lm(options: ModelOptions) -> PreTrainedModel:
+    """The model in `options.dtype` on the CPU, dropout off, in training mode.
+
+    Dropout would make the ratio of the first update differ from 1 and the reference differ from the policy.
+    """
+    config = load_model_config(options.path, options.trust_remote_code)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            options.path,
+            config=config,
+            dtype=options.dtype,
+            attn_implementation=options.attn_implementation,
+            trust_remote_code=options.trust_remote_code,
+        )
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        raise ModelError(f"--pretrain {options.path}: {_first_line(error)}") from error
+    disable_dropout(model)
+    if options.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    return model
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Set every dropout probability to 0, in modules and in the attention that reads it from attributes."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            setattr(module, "attention_dropout", 0.0)  # noqa: B010 - nn.Module types its attributes as tensors
+
+
+def end_token_ids(model: PreTrainedModel, tokenizer: Any) -> set[int]:
+    """All ids that end a response: the tokenizer's, and those of the model's generation config."""
+    ids = {int(tokenizer.eos_token_id)}
+    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
+    if configured is not None:
+        ids.update([configured] if isinstance(configured, int) else configured)
+    return ids
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]

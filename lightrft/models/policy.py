@@ -1,0 +1,87 @@
+"""The policy: a causal language model that answers with log-probs of the tokens in a batch.
+
+    input_ids ─► decoder ─► hidden [B, T, D] ─► rows that predict a response token [N, D] ─► head ─► [B, T]
+
+The head runs on the N rows that are needed, not on B x T: prompts cost no logits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+
+class PolicyOutput(NamedTuple):
+    """Values of each token, `[B, T]` float32, aligned with `input_ids`; 0 where `response_mask` is 0."""
+
+    logprobs: Tensor
+    entropy: Tensor | None
+
+
+class Policy(nn.Module):
+    """Log-probs of response tokens at the sampling temperature. Used for policy and reference alike."""
+
+    def __init__(self, model: PreTrainedModel, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature = temperature
+        self.whole_forward = False
+        self.whole_forward = not self._head_matches_forward()
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, response_mask: Tensor, with_entropy: bool = False
+    ) -> PolicyOutput:
+        """`input_ids`, `attention_mask` `[B, T]` right-padded int64, `response_mask [B, T]` -> log-probs.
+
+        The token at position t is scored by the hidden state at t - 1. `with_entropy` adds the entropy of the
+        distribution that each response token was drawn from, in nats.
+        """
+        wanted = response_mask[:, 1:].bool()
+        if not wanted.any():  # keep the graph: a rank without tokens still joins every collective
+            wanted = torch.zeros_like(wanted)
+            wanted[0, 0] = True
+        logits = self._logits(input_ids, attention_mask, wanted).float() / self.temperature
+        targets = input_ids[:, 1:][wanted]
+        log_z = torch.logsumexp(logits, -1)
+        logprobs = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - log_z
+        entropy = None
+        if with_entropy:
+            entropy = _scatter(log_z - (logits.softmax(-1) * logits).sum(-1), wanted, response_mask)
+        return PolicyOutput(_scatter(logprobs, wanted, response_mask), entropy)
+
+    def _logits(self, input_ids: Tensor, attention_mask: Tensor, wanted: Tensor) -> Tensor:
+        """Raw logits `[N, V]` of the rows that predict a wanted token."""
+        if self.whole_forward:
+            output = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
+            return output.logits[:, :-1][wanted]
+        decoder = self.model.base_model
+        output = decoder(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
+        return self.model.get_output_embeddings()(output.last_hidden_state[:, :-1][wanted])
+
+    @torch.no_grad()
+    def _head_matches_forward(self) -> bool:
+        """Does decoder + head give the model's own logits?
+
+        Some architectures scale or cap logits after the head; leaving that out would be a silent error, so
+        the shortcut is compared with the model's forward on a few tokens, and not taken where they differ.
+        """
+        if self.model.base_model is self.model or self.model.get_output_embeddings() is None:
+            return False
+        device = next(self.model.parameters()).device
+        ids = torch.arange(4, device=device).unsqueeze(0)
+        mask = torch.ones_like(ids)
+        wanted = torch.ones(1, 3, dtype=torch.bool, device=device)
+        short = self._logits(ids, mask, wanted).float()
+        whole = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1][wanted].float()
+        tolerance = 1e-5 if next(self.model.parameters()).dtype == torch.float32 else 2e-2
+        return bool((short - whole).abs().max() <= tolerance * whole.abs().max().clamp(min=1.0))
+
+
+def _scatter(values: Tensor, wanted: Tensor, response_mask: Tensor) -> Tensor:
+    """`values [N]` of the wanted predictions back to `[B, T]`; 0 at every other token."""
+    out = torch.zeros(response_mask.shape, dtype=values.dtype, device=values.device)
+    out[:, 1:][wanted] = values
+    return torch.where(response_mask.bool(), out, torch.zeros_like(out))

@@ -1,0 +1,438 @@
+"""From resolved flags to a running loop: the only reader of flags below the front end.
+
+Order: data and rewards first, since they can be wrong and cost nothing; then the process group; then models.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+import lightrft
+from lightrft import registry
+from lightrft.algorithms.kl import FixedKLController
+from lightrft.algorithms.losses._common import LossOptions
+from lightrft.config.resolve import Config
+from lightrft.data.processors import TextProcessor
+from lightrft.data.prompts import PromptOptions, PromptSet, load_prompts
+from lightrft.data.sampler import PromptSampler
+from lightrft.distributed import collectives
+from lightrft.distributed.failure import shared_failure
+from lightrft.distributed.strategy import OptimizerOptions, Strategy, TrainableModel
+from lightrft.errors import CheckpointError, ConfigError, UserError
+from lightrft.models.loading import ModelOptions, load_causal_lm, load_model_config, load_tokenizer
+from lightrft.models.policy import Policy
+from lightrft.observability.console import Console
+from lightrft.observability.logger import RunLogger, WandbOptions
+from lightrft.observability.sentinels import SentinelBoard
+from lightrft.observability.timers import Timers
+from lightrft.observability.trajectories import TrajectoryWriter
+from lightrft.rewards.build import RewardOptions, build_reward
+from lightrft.rollout.base import SamplingOptions
+from lightrft.rollout.hf import HFEngine
+from lightrft.trainer import checkpoint
+from lightrft.trainer.checkpoint import CheckpointOptions, CheckpointStore
+from lightrft.trainer.controller import Controller, FitOptions, Observers, Parts
+from lightrft.trainer.evaluate import Evaluator
+from lightrft.trainer.experience import ExperienceMaker, ExperienceOptions
+from lightrft.trainer.export import Exporter
+from lightrft.trainer.update import PolicyUpdater, UpdateOptions
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+
+
+class Interrupted(UserError):
+    """SIGTERM or Ctrl-C."""
+
+    exit_code = 130
+
+
+def run(config: Config) -> int:
+    """Train as `config` says. Returns the exit code; every error a user can cause is one message."""
+    started = time.time()
+    controller: list[Controller] = []
+    try:
+        with _signals_as_exceptions():
+            _train(config, controller, started)
+    except Interrupted as error:
+        last = controller[0].last_checkpoint if controller else None
+        kept = f"the last checkpoint is {last}; go on with --load_checkpoint" if last else "no checkpoint yet"
+        _complain(config, f"stopped by {error}; {kept}")
+        return error.exit_code
+    except UserError as error:
+        _complain(config, f"error: {error}")
+        return error.exit_code
+    return 0
+
+
+def _complain(config: Config, message: str) -> None:
+    who = f" (rank {config.world.rank})" if config.world.rank else ""
+    print(f"lightrft{who}: {message}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _signals_as_exceptions() -> Iterator[None]:
+    """SIGTERM and SIGINT raise `Interrupted` in the main thread, so that `finally` blocks run."""
+
+    def stop(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
+        raise Interrupted(signal.Signals(number).name)
+
+    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _train(config: Config, running: list[Controller], started: float) -> None:
+    inputs = load_inputs(config)
+    try:
+        if config.world.rank == 0:
+            print(config.plan(len(inputs.prompts)).render(), flush=True)
+        os.environ.update(config.world.environment())
+        device, strategy = build_strategy(config)
+        torch.manual_seed(config.seed)
+        with shared_failure(config.world.rank, config.world.size):
+            controller = build_controller(config, inputs, strategy, device, started)
+            running.append(controller)
+            try:
+                controller.fit()
+            finally:
+                controller.observers.logger.close()
+    finally:
+        inputs.reward.close()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run reads besides the model: all of it is checked before a model loads."""
+
+    tokenizer: Any
+    prompts: PromptSet
+    eval_prompts: PromptSet | None
+    reward: Any
+
+
+def load_inputs(config: Config) -> Inputs:
+    """Tokenizer, data and rewards.
+
+    Raises:
+        UserError: any of them is missing or unusable, or there are fewer prompts than one step needs.
+    """
+    load_model_config(config.pretrain, config.trust_remote_code)
+    tokenizer = load_tokenizer(config.pretrain, config.trust_remote_code)
+    processor = TextProcessor(tokenizer)
+    options = _prompt_options(config)
+    prompts = load_prompts(config.prompt_data, options, processor)
+    eval_prompts = load_prompts(config.eval_data, options, processor) if config.eval_data else None
+    reward = build_reward(config.reward, RewardOptions(timeout=config.reward_timeout))
+    for name, data in (("--prompt_data", prompts), ("--eval_data", eval_prompts)):
+        if data is not None and config.world.rank == 0:
+            print(f"{name} {data.report.summary()}", flush=True)
+    problems = config.check_prompts(len(prompts))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return Inputs(tokenizer, prompts, eval_prompts, reward)
+
+
+def _prompt_options(config: Config) -> PromptOptions:
+    return PromptOptions(
+        input_key=config.input_key,
+        label_key=config.label_key,
+        reference_key=config.reference_key,
+        apply_chat_template=config.apply_chat_template,
+        system_prompt=config.system_prompt,
+        input_template=config.input_template,
+        prompt_max_len=config.prompt_max_len,
+        strict_data=config.strict_data,
+        truncate_prompts=config.truncate_prompts,
+    )
+
+
+def build_strategy(config: Config) -> tuple[torch.device, Strategy]:
+    """Join the process group and choose how models are placed."""
+    from lightrft.distributed.deepspeed import DeepSpeedOptions, DeepSpeedStrategy, init_distributed
+
+    device = init_distributed(COLLECTIVE_TIMEOUT)
+    options = DeepSpeedOptions(
+        zero_stage=config.zero_stage,
+        bf16=config.bf16,
+        adam_offload=config.adam_offload,
+        micro_batch_size=config.micro_train_batch_size,
+    )
+    return device, DeepSpeedStrategy(device, options)
+
+
+def build_controller(
+    config: Config, inputs: Inputs, strategy: Strategy, device: torch.device, started: float
+) -> Controller:
+    """Load the models and put the loop together; restores a checkpoint where one is asked for."""
+    found = _find_checkpoint(config, inputs)
+    run_id = found.meta["run_id"] if found else collectives.gather_objects(_new_run_id())[0]
+    policy, model = build_policy(config, strategy)
+    reference = build_reference(config, strategy)
+    kl_controller = FixedKLController(config.init_kl_coef)
+    engine = HFEngine(model, inputs.tokenizer, config.micro_rollout_batch_size)
+    plan = config.plan(len(inputs.prompts))
+    evaluator = _evaluator(config, inputs, engine)
+    parts = Parts(
+        prompts=inputs.prompts,
+        sampler=PromptSampler(len(inputs.prompts), config.rollout_batch_size, config.seed),
+        policy=policy,
+        engine=engine,
+        reward=inputs.reward,
+        experience_maker=_experience_maker(config, inputs, policy, reference, kl_controller, device),
+        updater=_updater(config, policy, kl_controller, plan, device),
+        evaluator=evaluator,
+        checkpoints=CheckpointStore(
+            CheckpointOptions(Path(config.save_path), run_id, config.max_ckpt_num, config.max_ckpt_mem)
+        ),
+        exporter=Exporter(policy, model, inputs.tokenizer, Path(config.save_path), run_id),
+    )
+    controller = Controller(
+        parts,
+        build_observers(config, found.meta["step"] if found else 0),
+        _fit_options(config, plan),
+        _run_record(config, inputs),
+        device,
+    )
+    if found:
+        controller.restore(found.shared, found.local)
+        controller.last_checkpoint = found.folder
+    return controller
+
+
+def build_policy(config: Config, strategy: Strategy) -> tuple[TrainableModel, PreTrainedModel]:
+    """The trained model under its strategy, and the Hugging Face model inside."""
+    model = load_causal_lm(_model_options(config, strategy.dtype))
+    policy = Policy(model.to(strategy.device), config.temperature)
+    if policy.whole_forward and collectives.rank() == 0:
+        print(
+            f"{type(model).__name__} changes logits after its head: log-probs take its whole forward, "
+            "with logits for prompt tokens too",
+            flush=True,
+        )
+    return strategy.prepare_trainable(policy, _optimizer_options(config)), model
+
+
+def build_reference(config: Config, strategy: Strategy) -> Policy | None:
+    """A frozen copy of the starting policy; none where the KL coefficient is 0."""
+    if config.init_kl_coef == 0:
+        return None
+    options = _model_options(config, strategy.dtype)
+    model = load_causal_lm(
+        ModelOptions(options.path, options.dtype, options.attn_implementation, options.trust_remote_code)
+    )
+    frozen = strategy.prepare_frozen(Policy(model.to(strategy.device), config.temperature))
+    assert isinstance(frozen, Policy)
+    return frozen
+
+
+def _model_options(config: Config, dtype: torch.dtype) -> ModelOptions:
+    return ModelOptions(
+        path=config.pretrain,
+        dtype=dtype,
+        attn_implementation=config.attn_implementation,
+        trust_remote_code=config.trust_remote_code,
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
+
+
+def _optimizer_options(config: Config) -> OptimizerOptions:
+    return OptimizerOptions(
+        betas=tuple(config.adam_betas), weight_decay=config.l2, max_norm=config.max_norm
+    )
+
+
+def _experience_maker(
+    config: Config,
+    inputs: Inputs,
+    policy: TrainableModel,
+    reference: Policy | None,
+    kl_controller: FixedKLController,
+    device: torch.device,
+) -> ExperienceMaker:
+    estimator = registry.load("algorithms/advantages", config.advantage_estimator, "--advantage_estimator")
+    options = ExperienceOptions(
+        micro_batch_size=config.micro_rollout_batch_size,
+        gamma=config.gamma,
+        group_std=not config.no_group_std,
+        reward_clip=config.reward_clip,
+        advantages_norm=config.advantages_norm,
+        advantage_clip=config.advantage_clip,
+        kl_in_reward=config.init_kl_coef != 0 and not config.use_kl_loss,
+        kl_estimator=config.kl_estimator,
+    )
+    return ExperienceMaker(
+        policy, reference, estimator.compute, kl_controller, options, inputs.tokenizer, device
+    )
+
+
+def _updater(
+    config: Config, policy: TrainableModel, kl_controller: FixedKLController, plan: Any, device: torch.device
+) -> PolicyUpdater:
+    loss = registry.load("algorithms/losses", config.policy_loss, "--policy_loss")
+    total = plan.optimizer_steps
+    options = UpdateOptions(
+        local_train_batch_size=config.train_batch_size // config.world.size,
+        micro_batch_size=config.micro_train_batch_size,
+        max_epochs=config.max_epochs,
+        learning_rate=config.actor_learning_rate,
+        warmup_steps=round(config.lr_warmup_ratio * total),
+        total_steps=total,
+        lr_scheduler=config.lr_scheduler,
+        loss_agg_mode=config.loss_agg_mode,
+        max_response_len=config.generate_max_len,
+        loss=LossOptions(config.clip_range, config.clip_range_higher, config.dual_clip),
+        use_kl_loss=config.use_kl_loss,
+        kl_estimator=config.kl_estimator,
+        entropy_coef=config.entropy_coef,
+        max_skipped_steps=config.max_skipped_steps,
+    )
+    return PolicyUpdater(policy, loss.compute, kl_controller, options, device)
+
+
+def _sampling(config: Config) -> SamplingOptions:
+    return SamplingOptions(
+        n=config.n_samples_per_prompt,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        max_new_tokens=config.generate_max_len,
+        max_len=config.max_len,
+        seed=config.seed,
+    )
+
+
+def _evaluator(config: Config, inputs: Inputs, engine: HFEngine) -> Evaluator | None:
+    if inputs.eval_prompts is None:
+        return None
+    sampling = SamplingOptions(
+        n=config.eval_n_samples,
+        max_new_tokens=config.generate_max_len,
+        max_len=config.max_len,
+        seed=config.seed,
+    )
+    return Evaluator(
+        inputs.eval_prompts,
+        engine,
+        inputs.reward,
+        sampling,
+        config.eval_temperature,
+        config.rollout_batch_size,
+    )
+
+
+def _fit_options(config: Config, plan: Any) -> FitOptions:
+    return FitOptions(
+        steps_per_episode=plan.steps_per_episode,
+        num_episodes=config.num_episodes,
+        rollouts_per_step=plan.rollouts_per_step,
+        sampling=_sampling(config),
+        eval_before_train=config.eval_before_train,
+        eval_steps=config.eval_steps,
+        save_steps=config.save_steps,
+        save_interval=config.save_interval,
+        save_hf_ckpt=config.save_hf_ckpt,
+    )
+
+
+def build_observers(config: Config, resumed_step: int) -> Observers:
+    """Logger, console, timers, sentinels."""
+    rank = config.world.rank
+    wandb = (
+        WandbOptions(config.use_wandb, config.wandb_org, config.wandb_run_name, config.to_dict())
+        if config.use_wandb
+        else None
+    )
+    log_dir = Path(config.log_dir)
+    logger = RunLogger(
+        log_dir,
+        tensorboard_dir=Path(config.use_tensorboard) if config.use_tensorboard else None,
+        wandb=wandb,
+        rank=rank,
+        resumed_step=resumed_step,
+    )
+    return Observers(
+        logger=logger,
+        console=Console(rank),
+        timers=Timers(synchronize=config.debug),
+        sentinels=SentinelBoard("bf16" if config.bf16 else "fp32"),
+        trajectories=TrajectoryWriter(log_dir, rank),
+    )
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """A checkpoint that this run continues."""
+
+    folder: Path
+    meta: dict[str, Any]
+    shared: dict[str, Any]
+    local: dict[str, Any]
+
+
+def _find_checkpoint(config: Config, inputs: Inputs) -> FoundCheckpoint | None:
+    """The checkpoint of `--load_checkpoint`, once it is known to fit this run.
+
+    Raises:
+        CheckpointError: it was made under flags or data with which its state cannot go on.
+    """
+    if not config.load_checkpoint:
+        return None
+    path = Path(config.ckpt_path or config.save_path)
+    folder = checkpoint.find_checkpoint(path)
+    say = print if collectives.rank() == 0 else (lambda *a, **k: None)
+    if folder is None:
+        say(f"warning: --load_checkpoint found no checkpoint in {path}: starting at step 0", flush=True)
+        return None
+    meta = checkpoint.read_meta(folder) or {}
+    breaking, other = checkpoint.compare_flags(meta["flags"], config.to_dict())
+    if meta["prompts"] != inputs.prompts.fingerprint():
+        breaking.append(f"--prompt_data: other rows than those that {folder} was made with")
+    if breaking:
+        lines = "\n  ".join(breaking)
+        raise CheckpointError(f"{folder} cannot continue under these flags:\n  {lines}")
+    for line in other:
+        say(f"resuming with another {line}", flush=True)
+    say(f"resuming from {folder}", flush=True)
+    return FoundCheckpoint(folder, meta, *checkpoint.load(folder))
+
+
+def _new_run_id() -> str:
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
+
+
+def _run_record(config: Config, inputs: Inputs) -> dict[str, Any]:
+    """What a checkpoint says of the run that wrote it."""
+    import deepspeed
+
+    return {
+        "flags": config.to_dict(),
+        "prompts": inputs.prompts.fingerprint(),
+        "versions": {
+            "lightrft": lightrft.__version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "deepspeed": deepspeed.__version__,
+        },
+    }

@@ -1,0 +1,210 @@
+"""The loop. Every rank runs it in lock-step.
+
+     sampler ─► engine.generate ─► reward ─► experience ─► update ─► weight sync ─┐
+        ▲          awake             asleep from here on                          │
+        └─────────────────────────────────────────────────────────────────────────┘
+
+`train_step` is one turn of it; `fit` evaluates, logs, saves and decides when to stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightrft.data.sampler import PromptSampler, rank_share
+from lightrft.distributed.collectives import rank, world_size
+from lightrft.distributed.strategy import TrainableModel
+from lightrft.observability.console import Console
+from lightrft.observability.logger import RunLogger
+from lightrft.observability.sentinels import SentinelBoard
+from lightrft.observability.timers import Timers
+from lightrft.observability.trajectories import TrajectoryWriter
+from lightrft.rollout.base import RolloutEngine, SamplingOptions
+from lightrft.trainer.checkpoint import CheckpointStore, restore_rng_state, rng_state
+from lightrft.trainer.evaluate import Evaluator, summary
+from lightrft.trainer.experience import ExperienceMaker
+from lightrft.trainer.export import Exporter
+from lightrft.trainer.update import PolicyUpdater, UpdateCounters
+from lightrft.types import Prompt, RewardResult, Rollout
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loop turns: built once, by `build.py`."""
+
+    prompts: Sequence[Prompt]
+    sampler: PromptSampler
+    policy: TrainableModel
+    engine: RolloutEngine
+    reward: Any
+    experience_maker: ExperienceMaker
+    updater: PolicyUpdater
+    evaluator: Evaluator | None
+    checkpoints: CheckpointStore
+    exporter: Exporter
+
+
+@dataclass(frozen=True)
+class Observers:
+    """What watches the loop."""
+
+    logger: RunLogger
+    console: Console
+    timers: Timers
+    sentinels: SentinelBoard
+    trajectories: TrajectoryWriter
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """The flags of the loop. A step is `rollouts_per_step` rollouts and the optimizer steps on them."""
+
+    steps_per_episode: int
+    num_episodes: int
+    rollouts_per_step: int
+    sampling: SamplingOptions
+    eval_before_train: bool = False
+    eval_steps: int = 0
+    save_steps: int = 0
+    save_interval: int = 1
+    save_hf_ckpt: bool = False
+
+    @property
+    def total_steps(self) -> int:
+        return self.steps_per_episode * self.num_episodes
+
+
+class Controller:
+    """Trains until every episode is done."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        observers: Observers,
+        options: FitOptions,
+        run_record: dict[str, Any],
+        device: torch.device,
+    ) -> None:
+        self.parts = parts
+        self.observers = observers
+        self.options = options
+        self.run_record = run_record  # flags, versions, prompt fingerprint: written into every checkpoint
+        self.device = device
+        self.step = 0
+        self.last_checkpoint: Path | None = None
+
+    def fit(self) -> dict[str, float]:
+        """Run from the current step to the end; returns the metrics of the last evaluation."""
+        options, evaluated = self.options, {}
+        if options.eval_before_train and self.step == 0:
+            self._evaluate()
+        while self.step < options.total_steps:
+            with self.observers.timers.step():
+                metrics = self.train_step()
+            self.step += 1
+            self._report(metrics)
+            last = self.step == options.total_steps
+            if options.eval_steps and self.step % options.eval_steps == 0 and not last:
+                self._evaluate()
+            if last or self._save_is_due():
+                self._save()
+        if self.parts.evaluator is not None:
+            evaluated = self._evaluate()
+        self._export()
+        self.observers.console.text(self.observers.sentinels.table())
+        return evaluated
+
+    def train_step(self) -> dict[str, float]:
+        """One turn of the loop, over `rollouts_per_step` rollouts. Returns globally reduced metrics."""
+        parts, timers, console = self.parts, self.observers.timers, self.observers.console
+        with timers("generate"), console.phase("generate"):
+            parts.engine.wake()
+            rollouts = self._generate()
+            parts.engine.sleep()
+        with timers("reward"), console.phase("reward"):
+            result: RewardResult = parts.reward(rollouts)
+        with timers("experience"), console.phase("experience"):
+            experience, metrics = parts.experience_maker.make(rollouts, result)
+        with timers("update"), console.phase("update"):
+            metrics.merge(parts.updater.update(experience))
+        with timers("sync"), console.phase("sync"):
+            parts.engine.sync_weights(parts.policy)
+        self.observers.trajectories.write(self.step + 1, rollouts, result)
+        return metrics.reduce(self.device)
+
+    def _generate(self) -> list[Rollout]:
+        """The next rollouts of this rank's share of the prompts."""
+        rollouts: list[Rollout] = []
+        for _ in range(self.options.rollouts_per_step):
+            number = self.parts.sampler.batches_drawn
+            rows = rank_share(self.parts.sampler.next_batch(), rank(), world_size())
+            sampling = self.options.sampling.for_rollout(number)
+            rollouts += self.parts.engine.generate([self.parts.prompts[i] for i in rows], sampling)
+        return rollouts
+
+    def _report(self, metrics: dict[str, float]) -> None:
+        seen = self.observers
+        metrics = metrics | {"policy/kl_coef": self.parts.updater.kl_controller.coef}
+        metrics |= seen.timers.last_step()
+        metrics |= seen.sentinels.check(metrics)
+        seen.logger.log(self.step, metrics)
+        seen.console.step(self.step, self.options.total_steps, metrics)
+        if changes := seen.sentinels.changes():
+            seen.console.text(changes)
+
+    def _evaluate(self) -> dict[str, float]:
+        evaluator = self.parts.evaluator
+        if evaluator is None:
+            return {}
+        with self.observers.timers("evaluate"), self.observers.console.phase("evaluate"):
+            metrics = evaluator.evaluate(self.device)
+        self.observers.logger.log(self.step, metrics)
+        self.observers.console.text(f"step {self.step}: {summary(metrics)}")
+        return metrics
+
+    def _save_is_due(self) -> bool:
+        o = self.options
+        by_steps = o.save_steps > 0 and self.step % o.save_steps == 0
+        episode_ended = self.step % o.steps_per_episode == 0
+        return by_steps or (episode_ended and (self.step // o.steps_per_episode) % o.save_interval == 0)
+
+    def _save(self) -> None:
+        with self.observers.timers("save"), self.observers.console.phase("save"):
+            self.last_checkpoint = self.parts.checkpoints.save(
+                meta=self.run_record | {"step": self.step},
+                shared=self._shared_state(),
+                local={"policy": self.parts.policy.state_dict(), "rng": rng_state()},
+                export=self.parts.exporter.write if self.options.save_hf_ckpt else None,
+            )
+        self.observers.console.text(f"step {self.step}: checkpoint {self.last_checkpoint}")
+
+    def _export(self) -> None:
+        with self.observers.timers("save"), self.observers.console.phase("export"):
+            folder = self.parts.exporter.export_final()
+        self.observers.console.text(f"model written to {folder}")
+
+    def _shared_state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "sampler": self.parts.sampler.state_dict(),
+            "counters": asdict(self.parts.updater.counters),
+            "kl_controller": self.parts.updater.kl_controller.state_dict(),
+            "policy_version": self.parts.engine.policy_version,
+        }
+
+    def restore(self, shared: dict[str, Any], local: dict[str, Any]) -> None:
+        """Continue where a checkpoint was written, bit for bit."""
+        parts = self.parts
+        parts.policy.load_state_dict(local["policy"])
+        parts.sampler.load_state_dict(shared["sampler"])
+        parts.updater.counters = UpdateCounters(**shared["counters"])
+        parts.updater.kl_controller.load_state_dict(shared["kl_controller"])
+        parts.engine.sync_weights(parts.policy)
+        parts.engine.policy_version = shared["policy_version"]
+        restore_rng_state(local["rng"])
+        self.step = shared["step"]

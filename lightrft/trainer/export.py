@@ -1,0 +1,52 @@
+"""A plain Hugging Face folder of the policy: config, safetensors, tokenizer, chat template."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from lightrft.distributed.collectives import barrier, rank
+from lightrft.distributed.strategy import TrainableModel
+from lightrft.trainer.checkpoint import replace_folder
+
+PREFIX = "model."  # the policy wraps the Hugging Face model under this name
+
+
+class Exporter:
+    """Writes the policy's current weights, under the names and in the form that `from_pretrained` reads."""
+
+    def __init__(
+        self, policy: TrainableModel, model: PreTrainedModel, tokenizer: Any, save_path: Path, run_id: str
+    ) -> None:
+        self.policy = policy
+        self.model = model
+        self.tokenizer = tokenizer
+        self.save_path = save_path
+        self.run_id = run_id
+
+    def write(self, folder: Path) -> None:
+        """Write into `folder`. Collective: the weights may be spread over ranks."""
+        state = {}
+        for name, parameter in self.policy.full_parameters():
+            if rank() == 0:
+                state[name.removeprefix(PREFIX)] = parameter.cpu()
+        if rank() == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.model.save_pretrained(folder, state_dict=state)
+            self.tokenizer.save_pretrained(folder)
+        barrier()
+
+    def export_final(self) -> Path:
+        """`<save_path>/hf`, replaced as a whole. Collective."""
+        final = self.save_path / "hf"
+        temporary = self.save_path / f".tmp_{self.run_id}_hf"
+        if rank() == 0:
+            shutil.rmtree(temporary, ignore_errors=True)
+        self.write(temporary)
+        if rank() == 0:
+            replace_folder(temporary, final)
+        barrier()
+        return final

@@ -1,0 +1,53 @@
+"""Metrics that mean the same on any number of ranks: sums and counts are added, then divided once."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lightrft.distributed.collectives import reduce_maxima, reduce_sums
+
+
+class MetricSums:
+    """Collects (sum, count) pairs and maxima over micro-batches; `reduce` adds them over ranks.
+
+    Tensors are kept as they are until `reduce`, so that collecting does not wait for the device. All ranks
+    must collect the same names.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, list[tuple[Tensor | float, Tensor | float]]] = {}
+        self._maxima: dict[str, list[Tensor | float]] = {}
+
+    def add(self, name: str, total: Tensor | float, count: Tensor | float = 1.0) -> None:
+        """`total` over `count` things. Means of the same name are weighted by their counts."""
+        self._sums.setdefault(name, []).append((_detached(total), _detached(count)))
+
+    def add_max(self, name: str, value: Tensor | float) -> None:
+        """A value of which the largest is reported."""
+        self._maxima.setdefault(name, []).append(_detached(value))
+
+    def merge(self, other: MetricSums) -> None:
+        """Take over everything that `other` has collected."""
+        for name, pairs in other._sums.items():
+            self._sums.setdefault(name, []).extend(pairs)
+        for name, values in other._maxima.items():
+            self._maxima.setdefault(name, []).extend(values)
+
+    def reduce(self, device: object = "cpu") -> dict[str, float]:
+        """Means and maxima over all ranks. Collective. A mean over nothing is left out."""
+        flat: dict[str, float] = {}
+        for name, pairs in self._sums.items():
+            flat[f"{name}|sum"] = sum(float(total) for total, _ in pairs)
+            flat[f"{name}|count"] = sum(float(count) for _, count in pairs)
+        flat = reduce_sums(flat, str(device))
+        out = {
+            name: flat[f"{name}|sum"] / flat[f"{name}|count"]
+            for name in self._sums
+            if flat[f"{name}|count"] != 0
+        }
+        maxima = {name: max(float(v) for v in values) for name, values in self._maxima.items()}
+        return out | reduce_maxima(maxima, str(device))
+
+
+def _detached(value: Tensor | float) -> Tensor | float:
+    return value.detach() if isinstance(value, Tensor) else value
