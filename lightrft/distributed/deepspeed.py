@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "warning")
+from lightrft.distributed.environment import quiet_start
+
+quiet_start()
 
 import deepspeed
 import torch

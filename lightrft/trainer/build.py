@@ -12,12 +12,14 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+from lightrft.distributed.environment import quiet_start, quiet_transformers
+
+quiet_start()
 
 import torch
 import transformers
@@ -27,14 +29,18 @@ import lightrft
 from lightrft import registry
 from lightrft.algorithms.kl import FixedKLController
 from lightrft.algorithms.losses._common import LossOptions
+from lightrft.config.plan import Plan
+from lightrft.config.render import render
 from lightrft.config.resolve import Config
+from lightrft.config.steps import StepPlan
 from lightrft.data.processors import TextProcessor
-from lightrft.data.prompts import PromptOptions, PromptSet, load_prompts
+from lightrft.data.prompts import PromptSet, load_prompts
+from lightrft.data.rows import LABEL_KEYS, REFERENCE_KEYS, PromptOptions
 from lightrft.data.sampler import PromptSampler
 from lightrft.distributed import collectives
 from lightrft.distributed.failure import shared_failure
 from lightrft.distributed.strategy import OptimizerOptions, Strategy, TrainableModel
-from lightrft.errors import CheckpointError, ConfigError, UserError
+from lightrft.errors import CheckpointError, UserError
 from lightrft.models.loading import ModelOptions, load_causal_lm, load_model_config, load_tokenizer
 from lightrft.models.policy import Policy
 from lightrft.observability.console import Console
@@ -53,6 +59,7 @@ from lightrft.trainer.experience import ExperienceMaker, ExperienceOptions
 from lightrft.trainer.export import Exporter
 from lightrft.trainer.update import PolicyUpdater, UpdateOptions
 
+EVAL_SPLIT = "test"  # of a data set that has several
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 
@@ -64,6 +71,7 @@ class Interrupted(UserError):
 
 def run(config: Config) -> int:
     """Train as `config` says. Returns the exit code; every error a user can cause is one message."""
+    quiet_transformers()
     started = time.time()
     controller: list[Controller] = []
     try:
@@ -105,7 +113,7 @@ def _train(config: Config, running: list[Controller], started: float) -> None:
     inputs = load_inputs(config)
     try:
         if config.world.rank == 0:
-            print(config.plan(len(inputs.prompts)).render(), flush=True)
+            print(render(inputs.plan), flush=True)
         os.environ.update(config.world.environment())
         device, strategy = build_strategy(config)
         torch.manual_seed(config.seed)
@@ -130,6 +138,7 @@ class Inputs:
     prompts: PromptSet
     eval_prompts: PromptSet | None
     reward: Any
+    plan: Plan
 
 
 def load_inputs(config: Config) -> Inputs:
@@ -143,27 +152,31 @@ def load_inputs(config: Config) -> Inputs:
     processor = TextProcessor(tokenizer)
     options = _prompt_options(config)
     prompts = load_prompts(config.prompt_data, options, processor)
-    eval_prompts = load_prompts(config.eval_data, options, processor) if config.eval_data else None
+    eval_prompts = None
+    if config.eval_data:
+        eval_options = replace(options, data_probs=None, split=EVAL_SPLIT)
+        eval_prompts = load_prompts(config.eval_data, eval_options, processor)
     reward = build_reward(config.reward, RewardOptions(timeout=config.reward_timeout))
+    problems = {p.index: p.reason for p in reward.check_references(prompts)}
+    prompts = prompts.drop(problems, strict=config.strict_data)
     for name, data in (("--prompt_data", prompts), ("--eval_data", eval_prompts)):
         if data is not None and config.world.rank == 0:
-            print(f"{name} {data.report.summary()}", flush=True)
-    problems = config.check_prompts(len(prompts))
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return Inputs(tokenizer, prompts, eval_prompts, reward)
+            print(f"{name}: {data.report}", flush=True)
+    return Inputs(tokenizer, prompts, eval_prompts, reward, config.plan(len(prompts)))
 
 
 def _prompt_options(config: Config) -> PromptOptions:
     return PromptOptions(
         input_key=config.input_key,
-        label_key=config.label_key,
-        reference_key=config.reference_key,
+        label_key=config.label_key or LABEL_KEYS[0],
+        reference_key=config.reference_key or REFERENCE_KEYS[0],
         apply_chat_template=config.apply_chat_template,
         system_prompt=config.system_prompt,
         input_template=config.input_template,
         prompt_max_len=config.prompt_max_len,
         strict_data=config.strict_data,
+        data_probs=tuple(config.prompt_data_probs) if config.prompt_data_probs else None,
+        seed=config.seed,
         truncate_prompts=config.truncate_prompts,
     )
 
@@ -192,16 +205,17 @@ def build_controller(
     reference = build_reference(config, strategy)
     kl_controller = FixedKLController(config.init_kl_coef)
     engine = HFEngine(model, inputs.tokenizer, config.micro_rollout_batch_size)
-    plan = config.plan(len(inputs.prompts))
+    steps = inputs.plan.steps
+    prompts_per_step = config.rollout_batch_size * steps.rollouts_per_step
     evaluator = _evaluator(config, inputs, engine)
     parts = Parts(
         prompts=inputs.prompts,
-        sampler=PromptSampler(len(inputs.prompts), config.rollout_batch_size, config.seed),
+        sampler=PromptSampler(len(inputs.prompts), prompts_per_step, config.seed),
         policy=policy,
         engine=engine,
         reward=inputs.reward,
         experience_maker=_experience_maker(config, inputs, policy, reference, kl_controller, device),
-        updater=_updater(config, policy, kl_controller, plan, device),
+        updater=_updater(config, policy, kl_controller, steps, device),
         evaluator=evaluator,
         checkpoints=CheckpointStore(
             CheckpointOptions(Path(config.save_path), run_id, config.max_ckpt_num, config.max_ckpt_mem)
@@ -211,7 +225,7 @@ def build_controller(
     controller = Controller(
         parts,
         build_observers(config, found.meta["step"] if found else 0),
-        _fit_options(config, plan),
+        _fit_options(config, steps),
         _run_record(config, inputs),
         device,
     )
@@ -258,9 +272,7 @@ def _model_options(config: Config, dtype: torch.dtype) -> ModelOptions:
 
 
 def _optimizer_options(config: Config) -> OptimizerOptions:
-    return OptimizerOptions(
-        betas=tuple(config.adam_betas), weight_decay=config.l2, max_norm=config.max_norm
-    )
+    return OptimizerOptions(betas=tuple(config.adam_betas), weight_decay=config.l2, max_norm=config.max_norm)
 
 
 def _experience_maker(
@@ -288,10 +300,14 @@ def _experience_maker(
 
 
 def _updater(
-    config: Config, policy: TrainableModel, kl_controller: FixedKLController, plan: Any, device: torch.device
+    config: Config,
+    policy: TrainableModel,
+    kl_controller: FixedKLController,
+    steps: StepPlan,
+    device: torch.device,
 ) -> PolicyUpdater:
     loss = registry.load("algorithms/losses", config.policy_loss, "--policy_loss")
-    total = plan.optimizer_steps
+    total = (steps.optimizer_steps_per_episode or 0) * steps.num_episodes
     options = UpdateOptions(
         local_train_batch_size=config.train_batch_size // config.world.size,
         micro_batch_size=config.micro_train_batch_size,
@@ -342,11 +358,11 @@ def _evaluator(config: Config, inputs: Inputs, engine: HFEngine) -> Evaluator | 
     )
 
 
-def _fit_options(config: Config, plan: Any) -> FitOptions:
+def _fit_options(config: Config, steps: StepPlan) -> FitOptions:
     return FitOptions(
-        steps_per_episode=plan.steps_per_episode,
-        num_episodes=config.num_episodes,
-        rollouts_per_step=plan.rollouts_per_step,
+        steps_per_episode=steps.steps_per_episode or 0,
+        num_episodes=steps.num_episodes,
+        rollouts_per_step=steps.rollouts_per_step,
         sampling=_sampling(config),
         eval_before_train=config.eval_before_train,
         eval_steps=config.eval_steps,
@@ -376,7 +392,7 @@ def build_observers(config: Config, resumed_step: int) -> Observers:
         logger=logger,
         console=Console(rank),
         timers=Timers(synchronize=config.debug),
-        sentinels=SentinelBoard("bf16" if config.bf16 else "fp32"),
+        sentinels=SentinelBoard("bf16" if config.bf16 else "fp32", resumed=resumed_step > 0),
         trajectories=TrajectoryWriter(log_dir, rank),
     )
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ class Controller:
 
     def fit(self) -> dict[str, float]:
         """Run from the current step to the end; returns the metrics of the last evaluation."""
-        options, evaluated = self.options, {}
+        options, evaluated, began = self.options, {}, time.perf_counter()
         if options.eval_before_train and self.step == 0:
             self._evaluate()
         while self.step < options.total_steps:
@@ -117,7 +118,15 @@ class Controller:
             evaluated = self._evaluate()
         self._export()
         self.observers.console.text(self.observers.sentinels.table())
+        self.observers.console.text(self._time_summary(time.perf_counter() - began))
         return evaluated
+
+    def _time_summary(self, seconds: float) -> str:
+        """Where the time of `fit` went, and the share that lies in no phase: what the loop itself costs."""
+        totals = self.observers.timers.totals()
+        phases = ", ".join(f"{name} {spent:.1f} s" for name, spent in totals.items())
+        rest = seconds - sum(totals.values())
+        return f"time: {seconds:.1f} s: {phases}; the trainer itself {rest:.1f} s ({rest / seconds:.1%})"
 
     def train_step(self) -> dict[str, float]:
         """One turn of the loop, over `rollouts_per_step` rollouts. Returns globally reduced metrics."""
@@ -139,12 +148,14 @@ class Controller:
 
     def _generate(self) -> list[Rollout]:
         """The next rollouts of this rank's share of the prompts."""
+        number = self.step * self.options.rollouts_per_step
+        rows = self.parts.sampler.next_batch()
+        size = len(rows) // self.options.rollouts_per_step
         rollouts: list[Rollout] = []
-        for _ in range(self.options.rollouts_per_step):
-            number = self.parts.sampler.batches_drawn
-            rows = rank_share(self.parts.sampler.next_batch(), rank(), world_size())
-            sampling = self.options.sampling.for_rollout(number)
-            rollouts += self.parts.engine.generate([self.parts.prompts[i] for i in rows], sampling)
+        for start in range(0, len(rows), size):
+            share = rank_share(rows[start : start + size], rank(), world_size())
+            sampling = self.options.sampling.for_rollout(number + start // size)
+            rollouts += self.parts.engine.generate([self.parts.prompts[i] for i in share], sampling)
         return rollouts
 
     def _report(self, metrics: dict[str, float]) -> None:

@@ -136,12 +136,13 @@ def rollout_metrics(rollouts: Sequence[Rollout], result: RewardResult, experienc
 def passed(result: RewardResult, i: int) -> bool:
     """Did response `i` solve its task?
 
-    The part called `answer` decides where there is one (a format bonus is no solution); else a reward of 1.
+    A part called `answer` decides where there is one (a format bonus is no solution); else the first of
+    several rewards, unweighted; else the reward itself. It must reach 1.
     """
-    for name, values in result.parts.items():
-        if name.rpartition("/")[2] == "answer":
-            return (values[i] or 0.0) >= 1.0 - 1e-6
-    return (result.rewards[i] or 0.0) >= 1.0 - 1e-6
+    answers = [name for name in result.parts if name.rpartition("/")[2] == "answer"]
+    name = next(iter(answers or result.parts), None)
+    value = result.rewards[i] if name is None else result.parts[name][i]
+    return value is not None and value >= 1.0 - 1e-6
 
 
 def _add_gap_metrics(experience: Experience, metrics: MetricSums) -> None:

@@ -6,7 +6,7 @@ from tests.ranks import launch, run_worker
 
 pytestmark = pytest.mark.slow
 BASE = {"backend": "deepspeed", "stage": 2, "bf16": False, "offload": False, "resume": False, "micro": 2}
-RESUMED = [{"bf16": True}, {"stage": 1}, {"bf16": True, "stage": 1}]
+RESUMED = [{"bf16": True}, {"stage": 1}, {"bf16": True, "stage": 1}, {"offload": True}]
 CASES = [
     *({"stage": stage} for stage in (1, 2)),
     *({**case, "resume": resume} for case in RESUMED for resume in (False, True)),

@@ -1,0 +1,86 @@
+"""Rules of the machine: GPUs, precision, installed packages."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+
+from lightrft.config.resolve import Config
+from lightrft.config.rules.rule import error
+
+_NEEDED = ("torch", "transformers", "deepspeed", "datasets")
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+@error
+def gpus_are_here(config: Config) -> Iterator[str]:
+    if config.planning or config.world.launcher or config.num_gpus is None:
+        return
+    if config.num_gpus > len(config.gpus):
+        here = len(config.gpus)
+        use = f"use --num_gpus {here}" if here else "leave --num_gpus out to train on the CPU"
+        yield f"num_gpus ({config.num_gpus}) is more than the {here} GPUs visible on this host: {use}"
+
+
+@error
+def launcher_agrees(config: Config) -> Iterator[str]:
+    world = config.world
+    if not world.launcher:
+        return
+    if config.num_gpus not in (None, world.local_size):
+        yield (
+            f"num_gpus ({config.num_gpus}) but {world.launcher} started {world.local_size} processes on this "
+            "host: leave --num_gpus out, and give the number to the launcher"
+        )
+    if 0 < len(config.gpus) < world.local_size:
+        yield (
+            f"{world.launcher} started {world.local_size} processes on this host but {len(config.gpus)} GPUs "
+            f"are visible to each: start {len(config.gpus)}, and let every process see all GPUs of its host"
+        )
+
+
+@error
+def precision_exists(config: Config) -> Iterator[str]:
+    old = [gpu for gpu in config.gpus if not gpu.has_bf16]
+    if config.bf16 and config.on_gpu and old:
+        major, minor = old[0].capability
+        yield (
+            f"bf16: {old[0].name} (sm_{major}{minor}) has no bfloat16, which starts at sm_80: use --no_bf16, "
+            "best with --attn_implementation eager"
+        )
+
+
+@error
+def flash_attention_works(config: Config) -> Iterator[str]:
+    if config.attn_implementation != "flash_attention_2":
+        return
+    if not config.on_gpu:
+        yield "attn_implementation flash_attention_2 needs a GPU: use sdpa"
+    elif not config.bf16:
+        yield "attn_implementation flash_attention_2 needs bfloat16: use sdpa, or --bf16"
+    if not config.planning and not _installed("flash_attn"):
+        yield "attn_implementation flash_attention_2 needs a package: pip install flash-attn, or use sdpa"
+
+
+@error
+def packages_are_installed(config: Config) -> Iterator[str]:
+    if config.planning:
+        return
+    missing = [name for name in _NEEDED if not _installed(name)]
+    if missing:
+        yield f"training needs {', '.join(missing)}: pip install {' '.join(missing)}"
+    for flag, package in (("use_tensorboard", "tensorboard"), ("use_wandb", "wandb")):
+        if config.values[flag] is not None and not _installed(package):
+            yield f"--{flag} needs the package {package}: pip install {package}, or leave the flag out"
+
+
+RULES = (
+    gpus_are_here,
+    launcher_agrees,
+    precision_exists,
+    flash_attention_works,
+    packages_are_installed,
+)

@@ -1,0 +1,1 @@
+"""What watches a run: metrics, console, timers, memory, sentinels, sampled rollouts."""

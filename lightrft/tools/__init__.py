@@ -1,0 +1,1 @@
+"""Programs beside training: `python -m lightrft.tools.<name> --help`."""

@@ -1,0 +1,121 @@
+"""What is not built is refused by name, and nothing that is built is."""
+
+import pytest
+
+from lightrft.config.availability import available_choices, missing_part, refusals
+from lightrft.config.flags import FLAGS
+from lightrft.registry import names
+
+# A value of each flag that asks for something.
+ASKING = {
+    "int": 3,
+    "float": 0.5,
+    "str": "some/thing",
+    "flag": True,
+    "words": ["a"],
+    "numbers": ["0.5", "0.5"],
+    "pair": ["0.5", "0.6"],
+    "json": '{"a": 1}',
+}
+
+
+def test_the_base_run_asks_for_nothing_that_is_missing(make):
+    assert refusals(make()) == []
+
+
+@pytest.mark.parametrize("name", [f.name for f in FLAGS.values() if f.planned])
+def test_a_planned_flag_is_refused_by_name(make, name):
+    flag = FLAGS[name]
+    text = "\n".join(refusals(make(**{name: ASKING[flag.kind]})))
+    assert f"not available yet: --{name}" in text
+    assert flag.planned in text
+
+
+@pytest.mark.parametrize("name", [f.name for f in FLAGS.values() if f.planned and f.off is not None])
+def test_a_planned_flag_that_is_turned_off_asks_for_nothing(make, name):
+    assert refusals(make(**{name: FLAGS[name].off})) == []
+
+
+CHOICES = [(f.name, choice) for f in FLAGS.values() for choice in f.choices]
+
+
+@pytest.mark.parametrize(("name", "choice"), CHOICES)
+def test_every_choice_works_or_is_refused_by_name(make, name, choice):
+    refused = [text for text in refusals(make(**{name: choice})) if f"--{name} " in text]
+    if choice in FLAGS[name].planned_choices:
+        (message,) = refused
+        assert message.startswith(f"not available yet: --{name} {choice} (")
+        for other in available_choices(FLAGS[name]):
+            assert str(other) in message.rpartition(": give --")[2]
+    elif not missing_part(FLAGS[name]):
+        assert refused == []
+
+
+def test_the_default_engine_is_refused_with_the_one_that_works(make):
+    (message,) = refusals(make(engine_type=None))
+    assert message == (
+        "not available yet: --engine_type vllm, the default (the vLLM engine): give --engine_type hf"
+    )
+
+
+def test_flags_that_wait_for_a_refused_one_are_named_with_it(make):
+    (message,) = refusals(make(engine_type="vllm", engine_mem_util=0.4, disable_engine_sleep=True))
+    assert "(the vLLM engine; with it --engine_mem_util, --disable_engine_sleep)" in message
+    (message,) = refusals(make(fsdp=True, fsdp_cpu_offload=True))
+    assert message == "not available yet: --fsdp (the FSDP backend; with it --fsdp_cpu_offload)"
+
+
+def test_a_derived_reward_is_refused_with_its_reason(make):
+    (message,) = refusals(make(reward_pretrain="org/rm"))
+    assert message.startswith(
+        "not available yet: --reward model, because reward_pretrain is given (reward models"
+    )
+    assert message.endswith("give --reward gsm8k, math, exact_match or format")
+
+
+def test_estimators_and_losses_of_your_own_are_refused_and_rewards_are_not(make):
+    assert "estimators of your own" in "\n".join(refusals(make(advantage_estimator="a.py:Mine")))
+    assert "losses of your own" in "\n".join(refusals(make(policy_loss="a.py:mine")))
+    assert refusals(make(reward="a.py:score:0.5")) == []
+
+
+def test_plots_are_refused_only_when_asked_for(make):
+    assert refusals(make()) == []
+    assert refusals(make(plot_every=10)) == [
+        "not available yet: --plot_every 10 (plots of generation lengths)"
+    ]
+
+
+def test_vision_is_refused_as_a_whole(make):
+    assert refusals(make(modality="vision"))[0] == (
+        "not available yet: vision-language training (train_vl.py)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "package"),
+    [
+        ("advantage_estimator", "algorithms/advantages"),
+        ("policy_loss", "algorithms/losses"),
+        ("reward", "rewards/rules"),
+    ],
+)
+def test_available_choices_are_the_files_that_exist(flag, package):
+    built = names(package)
+    assert sorted(available_choices(FLAGS[flag])) == built
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("max_len", ""),
+        ("adam_offload", ""),  # acts without --fsdp
+        ("kl_estimator", ""),  # acts with a KL coefficient
+        ("lora_alpha", "LoRA adapters"),
+        ("critic_learning_rate", "the critic and its estimator"),
+        ("rm_engine_cudagraph", "reward models"),  # through --rm_use_engine
+        ("kl_target", "the adaptive controller or the cpgd loss"),
+    ],
+)
+def test_what_a_flag_waits_for(name, part):
+    assert missing_part(FLAGS[name]) == part

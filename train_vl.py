@@ -1,0 +1,17 @@
+#!/usr/bin/env python3
+"""Reinforcement fine-tuning of vision-language models: `python train_vl.py --help`."""
+
+import sys
+
+from lightrft.config.cli import exit_status, start
+
+
+def main() -> int:
+    config = start(sys.argv[1:], modality="vision")
+    from lightrft.trainer.build import run  # torch is imported only once the flags are right
+
+    return run(config)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
