@@ -8,7 +8,7 @@ from lightrft.config.cli import exit_status, start
 
 def main() -> int:
     config = start(sys.argv[1:], modality="vision")
-    from lightrft.trainer.build import run  # torch is imported only once the flags are right
+    from lightrft.trainer.run import run  # torch is imported only once the flags are right
 
     return run(config)
 

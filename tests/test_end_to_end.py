@@ -23,7 +23,7 @@ def flags(model, data, out, **changes):
         "pretrain": model,
         "prompt_data": data / "train.jsonl",
         "eval_data": data / "eval.jsonl",
-        "reward": "exact_match",
+        "reward": f"{data / 'grader.py'}:digits",
         "prompt_max_len": 16,
         "generate_max_len": 6,
         "max_len": 32,
@@ -53,6 +53,11 @@ def data(tmp_path_factory):
     for name, count in (("train", 16), ("eval", 5)):
         rows = [{"input": f"{i}+{i + 1}=", "reference": str(2 * i + 1)} for i in range(count)]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    # A random model never adds: what it can earn is the share of digits, so that groups differ.
+    (folder / "grader.py").write_text(
+        "def digits(prompts, responses, references):\n"
+        "    return [sum(c.isdigit() for c in r) / max(1, len(r)) for r in responses]\n"
+    )
     return folder
 
 
@@ -94,7 +99,9 @@ def test_a_run_leaves_what_the_docs_say(one_rank):
         assert m["policy/ratio_max_deviation"] < 1e-4
         assert abs(m["policy/first_kl"]) < 1e-7
         assert m["rollout/logprob_gap_max"] < 1e-4
-    assert "policy/kl" in steps[0]
+        assert m["policy/grad_norm"] > 1e-3
+    assert steps[0]["policy/kl"] == 0.0
+    assert steps[-1]["policy/kl"] > 0.0
 
 
 def test_evaluation_before_and_after_sees_every_row(one_rank):
@@ -183,7 +190,7 @@ BAD = [
     ({"prompt_data": "/nowhere/data.jsonl"}, "/nowhere/data.jsonl"),
     ({"save_path": "/proc/nowhere"}, "save_path"),
     ({"rollout_batch_size": 64, "train_batch_size": 128}, "16"),
-    ({"reward": "exact_macth"}, "exact_match"),
+    ({"reward": "exact_mtach"}, "exact_match"),
     ({"num_gpus": 2}, "num_gpus"),
 ]
 

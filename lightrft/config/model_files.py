@@ -49,7 +49,7 @@ def weight_problem(folder: Path) -> str | None:
     for index in sorted(folder.glob("*.index.json")):
         try:
             named = set(json.loads(index.read_text())["weight_map"].values())
-        except (OSError, ValueError, KeyError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return f"{index.name} cannot be read"
         missing = sorted(name for name in named if not (folder / name).is_file())
         if missing:

@@ -24,9 +24,12 @@ class PolicyOutput(NamedTuple):
 class Policy(nn.Module):
     """Log-probs of response tokens at the sampling temperature. Used for policy and reference alike."""
 
-    def __init__(self, model: PreTrainedModel, temperature: float = 1.0) -> None:
+    def __init__(
+        self, model: PreTrainedModel, temperature: float = 1.0, device: torch.device | str = "cpu"
+    ) -> None:
         super().__init__()
         self.model = model
+        self.to(device)
         self.temperature = temperature
         self.whole_forward = False
         self.whole_forward = not self._head_matches_forward()

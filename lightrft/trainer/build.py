@@ -5,32 +5,21 @@ Order: data and rewards first, since they can be wrong and cost nothing; then th
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lightrft.distributed.environment import quiet_start, quiet_transformers
-
-quiet_start()
-
 import torch
-import transformers
 from transformers import PreTrainedModel
 
-import lightrft
 from lightrft import registry
 from lightrft.algorithms.kl import FixedKLController
 from lightrft.algorithms.losses._common import LossOptions
 from lightrft.config.plan import Plan
-from lightrft.config.render import render
 from lightrft.config.resolve import Config
 from lightrft.config.steps import StepPlan
 from lightrft.data.processors import TextProcessor
@@ -38,9 +27,7 @@ from lightrft.data.prompts import PromptSet, load_prompts
 from lightrft.data.rows import LABEL_KEYS, REFERENCE_KEYS, PromptOptions
 from lightrft.data.sampler import PromptSampler
 from lightrft.distributed import collectives
-from lightrft.distributed.failure import shared_failure
 from lightrft.distributed.strategy import OptimizerOptions, Strategy, TrainableModel
-from lightrft.errors import CheckpointError, UserError
 from lightrft.models.loading import ModelOptions, load_causal_lm, load_model_config, load_tokenizer
 from lightrft.models.policy import Policy
 from lightrft.observability.console import Console
@@ -51,83 +38,16 @@ from lightrft.observability.trajectories import TrajectoryWriter
 from lightrft.rewards.build import RewardOptions, build_reward
 from lightrft.rollout.base import SamplingOptions
 from lightrft.rollout.hf import HFEngine
-from lightrft.trainer import checkpoint
 from lightrft.trainer.checkpoint import CheckpointOptions, CheckpointStore
 from lightrft.trainer.controller import Controller, FitOptions, Observers, Parts
 from lightrft.trainer.evaluate import Evaluator
 from lightrft.trainer.experience import ExperienceMaker, ExperienceOptions
 from lightrft.trainer.export import Exporter
+from lightrft.trainer.resume import find_resumable
 from lightrft.trainer.update import PolicyUpdater, UpdateOptions
 
 EVAL_SPLIT = "test"  # of a data set that has several
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-
-
-class Interrupted(UserError):
-    """SIGTERM or Ctrl-C."""
-
-    exit_code = 130
-
-
-def run(config: Config) -> int:
-    """Train as `config` says. Returns the exit code; every error a user can cause is one message."""
-    quiet_transformers()
-    started = time.time()
-    controller: list[Controller] = []
-    try:
-        with _signals_as_exceptions():
-            _train(config, controller, started)
-    except Interrupted as error:
-        last = controller[0].last_checkpoint if controller else None
-        kept = f"the last checkpoint is {last}; go on with --load_checkpoint" if last else "no checkpoint yet"
-        _complain(config, f"stopped by {error}; {kept}")
-        return error.exit_code
-    except UserError as error:
-        _complain(config, f"error: {error}")
-        return error.exit_code
-    return 0
-
-
-def _complain(config: Config, message: str) -> None:
-    who = f" (rank {config.world.rank})" if config.world.rank else ""
-    print(f"lightrft{who}: {message}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _signals_as_exceptions() -> Iterator[None]:
-    """SIGTERM and SIGINT raise `Interrupted` in the main thread, so that `finally` blocks run."""
-
-    def stop(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
-        raise Interrupted(signal.Signals(number).name)
-
-    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _train(config: Config, running: list[Controller], started: float) -> None:
-    inputs = load_inputs(config)
-    try:
-        if config.world.rank == 0:
-            print(render(inputs.plan), flush=True)
-        os.environ.update(config.world.environment())
-        device, strategy = build_strategy(config)
-        torch.manual_seed(config.seed)
-        with shared_failure(config.world.rank, config.world.size):
-            controller = build_controller(config, inputs, strategy, device, started)
-            running.append(controller)
-            try:
-                controller.fit()
-            finally:
-                controller.observers.logger.close()
-    finally:
-        inputs.reward.close()
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
 
 
 @dataclass(frozen=True)
@@ -195,11 +115,12 @@ def build_strategy(config: Config) -> tuple[torch.device, Strategy]:
     return device, DeepSpeedStrategy(device, options)
 
 
-def build_controller(
-    config: Config, inputs: Inputs, strategy: Strategy, device: torch.device, started: float
-) -> Controller:
+def build_controller(config: Config, inputs: Inputs, strategy: Strategy, device: torch.device) -> Controller:
     """Load the models and put the loop together; restores a checkpoint where one is asked for."""
-    found = _find_checkpoint(config, inputs)
+    found = None
+    if config.load_checkpoint:
+        path = Path(config.ckpt_path or config.save_path)
+        found = find_resumable(path, config.to_dict(), inputs.prompts.fingerprint())
     run_id = found.meta["run_id"] if found else collectives.gather_objects(_new_run_id())[0]
     policy, model = build_policy(config, strategy)
     reference = build_reference(config, strategy)
@@ -238,7 +159,7 @@ def build_controller(
 def build_policy(config: Config, strategy: Strategy) -> tuple[TrainableModel, PreTrainedModel]:
     """The trained model under its strategy, and the Hugging Face model inside."""
     model = load_causal_lm(_model_options(config, strategy.dtype))
-    policy = Policy(model.to(strategy.device), config.temperature)
+    policy = Policy(model, config.temperature, strategy.device)
     if policy.whole_forward and collectives.rank() == 0:
         print(
             f"{type(model).__name__} changes logits after its head: log-probs take its whole forward, "
@@ -256,7 +177,7 @@ def build_reference(config: Config, strategy: Strategy) -> Policy | None:
     model = load_causal_lm(
         ModelOptions(options.path, options.dtype, options.attn_implementation, options.trust_remote_code)
     )
-    frozen = strategy.prepare_frozen(Policy(model.to(strategy.device), config.temperature))
+    frozen = strategy.prepare_frozen(Policy(model, config.temperature, strategy.device))
     assert isinstance(frozen, Policy)
     return frozen
 
@@ -397,58 +318,14 @@ def build_observers(config: Config, resumed_step: int) -> Observers:
     )
 
 
-@dataclass(frozen=True)
-class FoundCheckpoint:
-    """A checkpoint that this run continues."""
-
-    folder: Path
-    meta: dict[str, Any]
-    shared: dict[str, Any]
-    local: dict[str, Any]
-
-
-def _find_checkpoint(config: Config, inputs: Inputs) -> FoundCheckpoint | None:
-    """The checkpoint of `--load_checkpoint`, once it is known to fit this run.
-
-    Raises:
-        CheckpointError: it was made under flags or data with which its state cannot go on.
-    """
-    if not config.load_checkpoint:
-        return None
-    path = Path(config.ckpt_path or config.save_path)
-    folder = checkpoint.find_checkpoint(path)
-    say = print if collectives.rank() == 0 else (lambda *a, **k: None)
-    if folder is None:
-        say(f"warning: --load_checkpoint found no checkpoint in {path}: starting at step 0", flush=True)
-        return None
-    meta = checkpoint.read_meta(folder) or {}
-    breaking, other = checkpoint.compare_flags(meta["flags"], config.to_dict())
-    if meta["prompts"] != inputs.prompts.fingerprint():
-        breaking.append(f"--prompt_data: other rows than those that {folder} was made with")
-    if breaking:
-        lines = "\n  ".join(breaking)
-        raise CheckpointError(f"{folder} cannot continue under these flags:\n  {lines}")
-    for line in other:
-        say(f"resuming with another {line}", flush=True)
-    say(f"resuming from {folder}", flush=True)
-    return FoundCheckpoint(folder, meta, *checkpoint.load(folder))
-
-
 def _new_run_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
 
 
 def _run_record(config: Config, inputs: Inputs) -> dict[str, Any]:
     """What a checkpoint says of the run that wrote it."""
-    import deepspeed
-
     return {
         "flags": config.to_dict(),
         "prompts": inputs.prompts.fingerprint(),
-        "versions": {
-            "lightrft": lightrft.__version__,
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "deepspeed": deepspeed.__version__,
-        },
+        "versions": {name: version(name) for name in ("lightrft", "torch", "transformers", "deepspeed")},
     }

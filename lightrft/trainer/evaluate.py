@@ -66,7 +66,7 @@ class Evaluator:
         metrics.add("response_length", sum(len(r.token_ids) for r in rollouts), n)
         metrics.add("truncated_share", sum(r.finish_reason == "length" for r in rollouts), n)
         metrics.add("unparsed_share", sum(s == "unparsed" for s in result.statuses), n)
-        metrics.add("rows", n, 1.0 / world_size() if n else 0.0)
+        metrics.add_total("rows", n)
 
 
 def summary(metrics: dict[str, float]) -> str:

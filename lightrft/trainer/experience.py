@@ -14,7 +14,7 @@ from lightrft.algorithms.kl import FixedKLController, KLEstimator, kl_estimate
 from lightrft.algorithms.masking import masked, masked_max, masked_sum
 from lightrft.algorithms.shaping import clip_symmetric, whiten
 from lightrft.data.batching import collate, forward_order, micro_batches
-from lightrft.distributed.collectives import reduce_sum, world_size
+from lightrft.distributed.collectives import reduce_sum
 from lightrft.distributed.strategy import TrainableModel
 from lightrft.models.policy import Policy
 from lightrft.trainer.metrics import MetricSums
@@ -159,4 +159,4 @@ def _add_advantage_metrics(experience: Experience, metrics: MetricSums) -> None:
     mask, advantages = experience.response_mask, experience.advantages
     metrics.add("policy/advantage_mean", masked_sum(advantages, mask), mask.sum())
     metrics.add("policy/advantage_abs_mean", masked_sum(advantages.abs(), mask), mask.sum())
-    metrics.add("train/tokens", mask.sum(), 1.0 / world_size())
+    metrics.add_total("train/tokens", mask.sum())

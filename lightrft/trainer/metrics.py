@@ -17,6 +17,7 @@ class MetricSums:
     def __init__(self) -> None:
         self._sums: dict[str, list[tuple[Tensor | float, Tensor | float]]] = {}
         self._maxima: dict[str, list[Tensor | float]] = {}
+        self._totals: dict[str, list[Tensor | float]] = {}
 
     def add(self, name: str, total: Tensor | float, count: Tensor | float = 1.0) -> None:
         """`total` over `count` things. Means of the same name are weighted by their counts."""
@@ -26,25 +27,32 @@ class MetricSums:
         """A value of which the largest is reported."""
         self._maxima.setdefault(name, []).append(_detached(value))
 
+    def add_total(self, name: str, value: Tensor | float) -> None:
+        """A value of which the sum over everything is reported."""
+        self._totals.setdefault(name, []).append(_detached(value))
+
     def merge(self, other: MetricSums) -> None:
         """Take over everything that `other` has collected."""
         for name, pairs in other._sums.items():
             self._sums.setdefault(name, []).extend(pairs)
-        for name, values in other._maxima.items():
-            self._maxima.setdefault(name, []).extend(values)
+        for mine, others in ((self._maxima, other._maxima), (self._totals, other._totals)):
+            for name, values in others.items():
+                mine.setdefault(name, []).extend(values)
 
     def reduce(self, device: object = "cpu") -> dict[str, float]:
-        """Means and maxima over all ranks. Collective. A mean over nothing is left out."""
+        """Means, totals and maxima over all ranks. Collective. A mean over nothing is left out."""
         flat: dict[str, float] = {}
         for name, pairs in self._sums.items():
             flat[f"{name}|sum"] = sum(float(total) for total, _ in pairs)
             flat[f"{name}|count"] = sum(float(count) for _, count in pairs)
+        flat |= {f"{name}|total": sum(float(v) for v in values) for name, values in self._totals.items()}
         flat = reduce_sums(flat, str(device))
         out = {
             name: flat[f"{name}|sum"] / flat[f"{name}|count"]
             for name in self._sums
             if flat[f"{name}|count"] != 0
         }
+        out |= {name: flat[f"{name}|total"] for name in self._totals}
         maxima = {name: max(float(v) for v in values) for name, values in self._maxima.items()}
         return out | reduce_maxima(maxima, str(device))
 

@@ -1,6 +1,7 @@
 """GPUs, precision, packages."""
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 
@@ -76,12 +77,24 @@ def test_missing_packages_are_named_with_their_command(found, monkeypatch, tmp_p
     assert "pip install flash-attn" in attention
 
 
+def test_a_run_that_will_not_fit_is_told_what_saves_memory(found):
+    changes = {"gpus": h200(1), "micro_train_batch_size": 4}
+    text = found(**changes)["memory_suffices"]
+    assert text.startswith("warning: the estimate for one GPU, ")
+    assert "GiB in the update phase, is over the 140 GiB that it has" in text
+    assert text.endswith(
+        "try --gradient_checkpointing, --micro_train_batch_size 1, --adam_offload, a shorter --max_len"
+    )
+    saved = found(**changes, gradient_checkpointing=True, adam_offload=True)
+    assert "memory_suffices" not in saved
+
+
 HOLDING = [
     {"num_gpus": 4, "dry_run": True},
-    {"num_gpus": 1, "gpus": h200(2)},
+    {"num_gpus": 1, "gpus": h200(2), "adam_offload": True, "gradient_checkpointing": True},
     {"environ": FOUR},  # four processes on a CPU
     {"environ": FOUR, "gpus": h200(4), "num_gpus": 4},
-    {"gpus": (V100,)},
+    {"gpus": (replace(V100, memory_bytes=0),)},
     {"bf16": True},  # the CPU computes in bfloat16
 ]
 
@@ -92,4 +105,7 @@ def test_rules_that_hold_are_silent(found, changes):
 
 
 def test_every_rule_is_tested_here():
-    assert {rule.name for rule in RULES} == {rule for rule, _, _ in RUNS} | {"packages_are_installed"}
+    assert {rule.name for rule in RULES} == {rule for rule, _, _ in RUNS} | {
+        "packages_are_installed",
+        "memory_suffices",
+    }

@@ -1,6 +1,7 @@
 """Special tokens where they belong, and one bad prompt that costs no other."""
 
 import pytest
+
 from lightrft.data.processors import Encoded, TextProcessor
 from lightrft.errors import ConfigError, DataError
 from tests.data.characters import make_tokenizer

@@ -146,7 +146,9 @@ def test_a_mixture_is_loaded_reported_and_checked(write, processor):
     prompts = load(f"{a},{b}", processor, data_probs=(1.0, 0.0))
     assert [p.source for p in prompts] == [f"{a}:{i}" for i in (1, 2, 3, 4)]
     assert str(prompts.report) == "8 rows, 4 prompts, 4 beyond the mixture"
-    with pytest.raises(ConfigError, match=r"--prompt_data_probs 1\.0: give one .* for each of the 2 data sets"):
+    with pytest.raises(
+        ConfigError, match=r"--prompt_data_probs 1\.0: give one .* for each of the 2 data sets"
+    ):
         load(f"{a},{b}", processor, data_probs=(1.0,))
 
 

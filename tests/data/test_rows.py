@@ -107,7 +107,9 @@ def test_the_system_prompt_opens_chats_that_bring_none():
 
 
 def test_a_system_prompt_for_plain_text_is_refused_with_the_way_out():
-    with pytest.raises(ConfigError, match="add --apply_chat_template, or write the text into --input_template"):
+    with pytest.raises(
+        ConfigError, match="add --apply_chat_template, or write the text into --input_template"
+    ):
         drafted({"input": "1+1="}, system_prompt="Add.")
 
 

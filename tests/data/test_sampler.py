@@ -1,4 +1,6 @@
-"""The order of prompts: complete, reproducible, resumable at every point, the same for any number of ranks."""
+"""The order of prompts: complete, reproducible, resumable at every point, the same for any number of
+ranks.
+"""
 
 import itertools
 import random
@@ -70,7 +72,9 @@ def test_a_state_of_other_data_names_each_difference():
 
 
 def test_fewer_prompts_than_a_batch_is_an_error_with_the_numbers():
-    with pytest.raises(ConfigError, match="3 prompts and a batch takes 4: use --rollout_batch_size 3 or less"):
+    with pytest.raises(
+        ConfigError, match="3 prompts and a batch takes 4: use --rollout_batch_size 3 or less"
+    ):
         PromptSampler(3, 4, seed=0)
 
 

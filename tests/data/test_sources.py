@@ -1,4 +1,6 @@
-"""Every source gives the same rows; an unreadable line costs only itself; an unreadable source names itself."""
+"""Every source gives the same rows; an unreadable line costs only itself; an unreadable source names
+itself.
+"""
 
 import json
 

@@ -13,7 +13,8 @@ def rollouts(count: int) -> tuple[list[Rollout], RewardResult]:
     prompt = Prompt(0, [7, 8], "3×4=", references=["12"], source="train.jsonl:4")
     made = [Rollout(prompt, i, [5, 2], f"é{i}", "stop", policy_version=6) for i in range(count)]
     scores: list[float | None] = [None, *[1.0] * (count - 1)]
-    return made, RewardResult(scores, {"answer": scores}, ["timeout", *["ok"] * (count - 1)])
+    statuses: list[RewardStatus] = ["timeout", *["ok" for _ in made[1:]]]  # type: ignore[list-item]
+    return made, RewardResult(scores, {"answer": scores}, statuses)
 
 
 def test_a_row_says_what_was_asked_answered_and_scored(tmp_path: Path) -> None:

@@ -122,7 +122,8 @@ def test_it_works_on_any_thread(make_pool):
     grade, _ = make_pool()
     results = {}
     threads = [
-        threading.Thread(target=lambda i=i: results.update({i: grade(["yes", "sleep", "no"])})) for i in (0, 1)
+        threading.Thread(target=lambda i=i: results.update({i: grade(["yes", "sleep", "no"])}))
+        for i in (0, 1)
     ]
     for thread in threads:
         thread.start()
@@ -187,7 +188,7 @@ def test_close_ends_the_workers(make_pool):
     assert grade(["yes"])[0].value == 1.0
 
 
-@pytest.mark.parametrize("busy_with", ["pid", "native"])
+@pytest.mark.parametrize("busy_with", ["pid", pytest.param("native", marks=pytest.mark.slow)])
 def test_workers_end_when_the_trainer_is_killed(user_file, tmp_path, busy_with):
     """Idle or in the middle of a call that never returns to the interpreter."""
     target = f"{user_file(GRADER)}:score"

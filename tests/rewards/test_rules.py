@@ -1,6 +1,7 @@
 """What each rule gives for which response. Expected values are worked out by hand."""
 
 import inspect
+import re
 import subprocess
 import sys
 
@@ -31,8 +32,10 @@ def test_every_rule_keeps_the_contract(name):
 
 
 def test_rules_import_no_torch():
-    code = f"import sys; from lightrft import registry as r; [r.load({RULES!r}, n, '') for n in r.names({RULES!r})]"
-    code += "; import lightrft.rewards.worker; sys.exit('torch' in sys.modules)"
+    code = "import sys; from lightrft import registry; from lightrft.rewards.worker import RULES; "
+    code += (
+        "[registry.load(RULES, name, '') for name in registry.names(RULES)]; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -90,6 +93,10 @@ def test_gsm8k_takes_any_of_the_references_and_ignores_unreadable_ones():
         (r"\boxed{x=5}", "5", 1, "ok"),
         (r"\boxed{0.333333}", r"\frac{1}{3}", 1, "ok"),
         (r"\boxed{3x}", "3", 0, "ok"),
+        (r"\boxed{11111111100}", r"11,\! 111,\! 111,\! 100", 1, "ok"),
+        (r"\boxed{12/5525}", r"\frac{12}{5,\!525}", 1, "ok"),
+        (r"\boxed{3 - \frac{1}{2} ]}", "0.5", 0, "unparsed"),
+        (r"\boxed{\sum \frac{1}{2} $}", "0.5", 0, "unparsed"),
         (r"\boxed{seat}", "east", 0, "ok"),
         (r"\boxed{East}", "east", 1, "ok"),
         (r"\boxed{Monday}", r"\text{Monday}", 1, "ok"),
@@ -122,18 +129,20 @@ def test_math_never_rewards_an_unreadable_reference_even_for_repeating_it():
 
 
 def test_math_evaluates_no_text_as_code(monkeypatch):
-    """sympy's parse_expr ends in eval; no response may reach it."""
+    """sympy's parse_expr ends in eval; nothing but numerals may reach it."""
     from sympy.parsing import sympy_parser
 
     evaluated = []
-    monkeypatch.setattr(sympy_parser, "eval_expr", lambda code, *rest: evaluated.append(code))
+    evaluate = sympy_parser.eval_expr
+    monkeypatch.setattr(
+        sympy_parser, "eval_expr", lambda code, *rest: evaluated.append(code) or evaluate(code, *rest)
+    )
     math_rule._parse.cache_clear()
     assert math_rule.score("The answer is 6*7*10000.", ["420000"]).value == 1
     assert math_rule.score("6*7+1", ["43"]).value == 1
     assert math_rule.score(r"\boxed{__import__('os').getpid()}", ["1"]).value == 0
-    assert evaluated == []
-    sympy_parser.parse_expr("6*7")
-    assert evaluated == ["Integer (6 )*Integer (7 )"]  # the trap is where it should be
+    assert set(evaluated) >= {"Integer (6 )", "Integer (7 )"}  # the trap is where it should be
+    assert all(re.fullmatch(r"(Integer|Float) \('?[0-9.]+'? ?\)", code) for code in evaluated), evaluated
 
 
 def test_math_says_nothing_on_the_screen(caplog, capfd):

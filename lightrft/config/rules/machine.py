@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 
+from lightrft.config.memory import GIB, PHASES, estimate_memory
 from lightrft.config.resolve import Config
-from lightrft.config.rules.rule import error
+from lightrft.config.rules.rule import error, warning
 
 _NEEDED = ("torch", "transformers", "deepspeed", "datasets")
 
@@ -77,10 +78,27 @@ def packages_are_installed(config: Config) -> Iterator[str]:
             yield f"--{flag} needs the package {package}: pip install {package}, or leave the flag out"
 
 
+@warning
+def memory_suffices(config: Config) -> Iterator[str]:
+    memory = estimate_memory(config)
+    if memory is None or not memory.limit:
+        return
+    phase, needed = max(zip(PHASES, memory.totals, strict=True), key=lambda pair: pair[1])
+    if needed > memory.limit:
+        savers = ["--gradient_checkpointing"] * (not config.gradient_checkpointing)
+        savers += ["--micro_train_batch_size 1"] * (config.micro_train_batch_size > 1)
+        savers += ["--adam_offload"] * (not config.adam_offload) + ["a shorter --max_len"]
+        yield (
+            f"the estimate for one GPU, {needed / GIB:.0f} GiB in the {phase} phase, is over the "
+            f"{memory.limit / GIB:.0f} GiB that it has: try {', '.join(savers)}"
+        )
+
+
 RULES = (
     gpus_are_here,
     launcher_agrees,
     precision_exists,
     flash_attention_works,
     packages_are_installed,
+    memory_suffices,
 )

@@ -17,6 +17,7 @@ from fractions import Fraction
 
 SHORT_ANSWER = 200  # characters; longer than any answer, shorter than any solution
 
+_BOX = r"\boxed"  # one that is left after the search for complete ones was cut off
 _BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
 _HASHES = re.compile(r"^[ \t]*####[ \t]*(\S.*)$", re.MULTILINE)
 _PHRASE = re.compile(r"\banswer\s*(?:is\b|:|=)[ \t:]*", re.IGNORECASE)
@@ -24,6 +25,7 @@ _SENTENCE_END = re.compile(r"\n|(?<!\\)[.;!?](?=\s|$)")
 _VALUE_START = re.compile(r"[-+.$\\(\[{0-9]|[A-Za-z]\s*=|[A-Za-z]$")
 _HAS_VALUE = re.compile(r"[0-9\\$]")
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+_THOUSANDS = re.compile(r"(?<=[0-9])(?:,\\!|\{,\}|\\,)[ ]?(?=[0-9]{3}(?![0-9]))")  # as LaTeX writes them
 _MAX_LAYERS = 4  # of mark-up around an answer; a bound keeps `clean` linear
 
 
@@ -41,7 +43,7 @@ def last_boxed(text: str) -> str | None:
                 best = (start, match.start())
         elif token == "{":
             open_braces.append(None)
-        elif token.endswith("{") and token.startswith(r"\boxed"):
+        elif token.endswith("{") and token.startswith(_BOX):
             open_braces.append(match.end())
     return None if best is None else text[best[0] : best[1]].strip()
 
@@ -57,7 +59,7 @@ def _last_phrase_answer(text: str) -> str | None:
         rest = text[match.end() : match.end() + SHORT_ANSWER].lstrip("\n")
         end = _SENTENCE_END.search(rest)
         candidate = rest[: end.start()] if end else rest
-        if _HAS_VALUE.search(candidate):
+        if _HAS_VALUE.search(candidate) and _BOX not in candidate:
             return clean(candidate)
     return None
 
@@ -73,14 +75,15 @@ def find_answer(response: str) -> str | None:
     if stated is not None:
         return stated
     whole = response.strip()
-    return clean(whole) if 0 < len(whole) <= SHORT_ANSWER and "\n" not in whole else None
+    is_answer = 0 < len(whole) <= SHORT_ANSWER and "\n" not in whole and _BOX not in whole
+    return clean(whole) if is_answer else None
 
 
 def clean(answer: str) -> str:
     """Without what surrounds an answer and is none of it: `**$72.$**` -> `72`; a typographic minus becomes
     `-`.
     """
-    answer = answer.replace("\N{MINUS SIGN}", "-").strip()
+    answer = _THOUSANDS.sub("", answer.replace("\N{MINUS SIGN}", "-")).strip()
     for _ in range(_MAX_LAYERS):
         answer = answer.strip("* \t\r\n").rstrip(".,;:").strip()
         for left, right in _DELIMITERS:
@@ -110,7 +113,7 @@ def parse_number(answer: str) -> Fraction | None:
     >>> parse_number("$1,234.00"), parse_number("+7"), parse_number("-3"), parse_number("3 or 4")
     (Fraction(1234, 1), Fraction(7, 1), Fraction(-3, 1), None)
     """
-    text = clean(clean(answer).rsplit("=", 1)[-1]).replace(r"\,", "").replace(r"\!", "").replace("{,}", ",")
+    text = clean(clean(answer).rsplit("=", 1)[-1])
     if len(text) > SHORT_ANSWER:
         return None
     match = _NUMBER.fullmatch(text)

@@ -1,8 +1,9 @@
 r"""Competition mathematics: 1 where math-verify finds the stated answer equal to a reference.
 
 Where a response states its answer: `rules/_answers.py`; `\boxed{\frac{1}{2}}` equals 0.5. Only that answer is
-given to math-verify, as LaTeX: its grammar-based parser. Its search for plain expressions in free text is not
-used: it costs most of the time, and it ends in sympy's `parse_expr`, which evaluates.
+given to math-verify, as LaTeX, to its grammar-based parser. Its search for plain expressions in free text is
+not used: it costs most of the time, and hands the response's text to sympy's `parse_expr`, which evaluates
+it. (sympy still builds single numerals that way, after the grammar has found them to be numerals.)
 
 math-verify's own time limit is an alarm signal, which only works on a main thread and scores 0 elsewhere (its
 source says so); here it is off and the grader process keeps the limit.
@@ -63,8 +64,12 @@ def _parse(answer: str) -> tuple[Any, ...]:
         return ()
     if _ONE_WORD.fullmatch(answer):
         answer = rf"\text{{{answer}}}"  # else a product of its letters: "east" would equal "seat"
-    config = [LatexExtractionConfig(boxed_match_priority=0)]
-    readings = parse(rf"\boxed{{{answer}}}", extraction_config=config, parsing_timeout=None)
+    # All of the answer or nothing: by default an answer that cannot be parsed is searched for parts that can,
+    # and `\boxed{3 - \frac{1}{2} ]}` would be read as 1/2.
+    config = [LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)]
+    readings = parse(
+        rf"\boxed{{{answer}}}", extraction_config=config, extraction_mode="first_match", parsing_timeout=None
+    )
     return tuple(readings) if any(not isinstance(reading, str) for reading in readings) else ()
 
 

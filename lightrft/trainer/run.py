@@ -1,0 +1,88 @@
+"""One run from start to exit code: order, signals, and errors as one message."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lightrft.distributed.environment import quiet_start, quiet_transformers
+
+quiet_start()
+
+import torch
+
+from lightrft.config.render import render
+from lightrft.config.resolve import Config
+from lightrft.distributed.failure import shared_failure
+from lightrft.errors import UserError
+from lightrft.trainer.build import build_controller, build_strategy, load_inputs
+from lightrft.trainer.controller import Controller
+
+
+class Interrupted(UserError):
+    """SIGTERM or Ctrl-C."""
+
+    exit_code = 130
+
+
+def run(config: Config) -> int:
+    """Train as `config` says. Returns the exit code; every error a user can cause is one message."""
+    quiet_transformers()
+    controller: list[Controller] = []
+    try:
+        with _signals_as_exceptions():
+            _train(config, controller)
+    except Interrupted as error:
+        last = controller[0].last_checkpoint if controller else None
+        kept = f"the last checkpoint is {last}; go on with --load_checkpoint" if last else "no checkpoint yet"
+        _complain(config, f"stopped by {error}; {kept}")
+        return error.exit_code
+    except UserError as error:
+        _complain(config, f"error: {error}")
+        return error.exit_code
+    return 0
+
+
+def _complain(config: Config, message: str) -> None:
+    who = f" (rank {config.world.rank})" if config.world.rank else ""
+    print(f"lightrft{who}: {message}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _signals_as_exceptions() -> Iterator[None]:
+    """SIGTERM and SIGINT raise `Interrupted` in the main thread, so that `finally` blocks run."""
+
+    def stop(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
+        raise Interrupted(signal.Signals(number).name)
+
+    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _train(config: Config, running: list[Controller]) -> None:
+    inputs = load_inputs(config)
+    try:
+        if config.world.rank == 0:
+            print(render(inputs.plan), flush=True)
+        os.environ.update(config.world.environment())
+        device, strategy = build_strategy(config)
+        torch.manual_seed(config.seed)
+        with shared_failure(config.world.rank, config.world.size):
+            controller = build_controller(config, inputs, strategy, device)
+            running.append(controller)
+            try:
+                controller.fit()
+            finally:
+                controller.observers.logger.close()
+    finally:
+        inputs.reward.close()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
