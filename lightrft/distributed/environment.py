@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import torch
 
@@ -10,8 +12,11 @@ import torch
 def quiet_start() -> None:
     """Tell DeepSpeed which accelerator there is (it warns when it has to look), and hush progress bars.
 
-    transformers imports DeepSpeed by itself, so this comes before either.
+    This environment's programs come first in PATH: DeepSpeed compiles with the `ninja` that it finds there,
+    and two versions rebuild each other's work. transformers imports DeepSpeed by itself, so this comes before
+    either.
     """
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "warning")
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

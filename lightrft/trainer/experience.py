@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightrft.algorithms.advantages._common import AdvantageInputs, zero_spread_groups
+from lightrft.algorithms.advantages._common import AdvantageInputs, AdvantageOutputs, zero_spread_groups
 from lightrft.algorithms.kl import FixedKLController, KLEstimator, kl_estimate
 from lightrft.algorithms.masking import masked, masked_max, masked_sum
 from lightrft.algorithms.shaping import clip_symmetric, whiten
@@ -20,7 +20,7 @@ from lightrft.models.policy import Policy
 from lightrft.trainer.metrics import MetricSums
 from lightrft.types import Experience, RewardResult, Rollout
 
-Estimator = Callable[[AdvantageInputs], Tensor]
+Estimator = Callable[[AdvantageInputs], AdvantageOutputs]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class ExperienceMaker:
         token_rewards = torch.zeros_like(experience.response_mask)
         if self.options.kl_in_reward and self.reference is not None:
             token_rewards = -self.kl_controller.coef * self._kl(experience)
-        advantages = self.estimator(
+        outputs = self.estimator(
             AdvantageInputs(
                 rewards=clip_symmetric(experience.rewards, self.options.reward_clip),
                 group_ids=experience.group_ids,
@@ -106,6 +106,7 @@ class ExperienceMaker:
                 group_std=self.options.group_std,
             )
         )
+        advantages = outputs.advantages
         if self.options.advantages_norm:
             advantages = whiten(
                 advantages.to(self.device), experience.response_mask.to(self.device), reduce_sum

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,8 @@ from lightrft.distributed.failure import shared_failure
 from lightrft.errors import UserError
 from lightrft.trainer.build import build_controller, build_strategy, load_inputs
 from lightrft.trainer.controller import Controller
+
+PATIENCE_SECONDS = 10.0  # for ending cleanly, before another signal ends the process at once
 
 
 class Interrupted(UserError):
@@ -53,11 +56,19 @@ def _complain(config: Config, message: str) -> None:
 
 @contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
-    """SIGTERM and SIGINT raise `Interrupted` in the main thread, so that `finally` blocks run."""
+    """SIGTERM and SIGINT raise `Interrupted` in the main thread, so that `finally` blocks run.
+
+    Launchers pass a signal on, and often follow with another: while the first is being answered they are
+    ignored. Later than that, a signal ends a process whose cleaning up hangs.
+    """
+    stopped_at: list[float] = []
 
     def stop(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
-        raise Interrupted(signal.Signals(number).name)
+        if not stopped_at:
+            stopped_at.append(time.monotonic())
+            raise Interrupted(signal.Signals(number).name)
+        if time.monotonic() - stopped_at[0] > PATIENCE_SECONDS:
+            os._exit(Interrupted.exit_code)
 
     before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -82,7 +93,7 @@ def _train(config: Config, running: list[Controller]) -> None:
                 controller.fit()
             finally:
                 controller.observers.logger.close()
+        # Only where all ranks arrive: after a failure, leaving the group would wait for those that are gone.
+        torch.distributed.destroy_process_group()
     finally:
         inputs.reward.close()
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()

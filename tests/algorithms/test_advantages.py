@@ -17,7 +17,7 @@ def inputs(rewards, groups, mask=None, **kwargs):
 
 def scores(rewards, groups, **kwargs):
     """The advantage of each row's first response token."""
-    return group_norm.compute(inputs(rewards, groups, **kwargs))[:, 0].tolist()
+    return group_norm.compute(inputs(rewards, groups, **kwargs)).advantages[:, 0].tolist()
 
 
 def test_one_right_of_four():
@@ -78,7 +78,7 @@ def test_groups_do_not_see_each_other_whatever_their_order():
 def test_masked_positions_are_exactly_zero_even_beside_nan():
     mask = [[0, 1, 1], [0, 1, 0]]
     token_rewards = torch.tensor([[NAN, 0.0, 0.0], [NAN, 0.0, NAN]])
-    got = group_norm.compute(inputs([1.0, 0.0], [0, 0], mask, token_rewards=token_rewards))
+    got = group_norm.compute(inputs([1.0, 0.0], [0, 0], mask, token_rewards=token_rewards)).advantages
     assert got[:, 0].tolist() == [0.0, 0.0]
     assert got[1, 2] == 0.0
     assert torch.isfinite(got).all()
@@ -89,14 +89,14 @@ def test_rewards_to_go_with_discount_and_a_kl_penalty():
     # row 0: A_2 = -.1 + .5 = .4, A_1 = -.1 + .5 * .4 = .1, A_0 = -.1 + .5 * .1 = -.05
     got = group_norm.compute(
         inputs([1.0, 0.0], [0, 0], gamma=0.5, group_std=False, token_rewards=torch.full((2, 3), -0.1))
-    )
+    ).advantages
     assert got[0].tolist() == pytest.approx([-0.05, 0.1, 0.4])
 
 
 @pytest.mark.parametrize("gamma", [1.0, 1.0 - 1e-7])
 def test_a_masked_token_in_the_middle_is_skipped(gamma):
     with_gap = inputs([1.0, 0.0], [0, 0], [[1, 0, 1], [1, 1, 0]], gamma=gamma)
-    got = group_norm.compute(with_gap)
+    got = group_norm.compute(with_gap).advantages
     assert got[0].tolist() == pytest.approx([0.7071, 0.0, 0.7071], abs=1e-4)
     assert got[1].tolist() == pytest.approx([-0.7071, -0.7071, 0.0], abs=1e-4)
 
@@ -106,14 +106,16 @@ def test_the_fast_path_of_gamma_one_equals_the_loop():
     mask = (torch.rand(6, 9) > 0.3).tolist()
     rewards, token_rewards = torch.rand(6).tolist(), torch.randn(6, 9)
     fast, loop = (
-        group_norm.compute(inputs(rewards, [0] * 3 + [1] * 3, mask, token_rewards=token_rewards, gamma=g))
+        group_norm.compute(
+            inputs(rewards, [0] * 3 + [1] * 3, mask, token_rewards=token_rewards, gamma=g)
+        ).advantages
         for g in (1.0, 1.0 - 1e-9)
     )
     torch.testing.assert_close(fast, loop, rtol=0, atol=1e-5)
 
 
 def test_an_empty_response_is_harmless():
-    got = group_norm.compute(inputs([1.0, 0.0], [0, 0], [[0, 0, 0], [0, 1, 1]]))
+    got = group_norm.compute(inputs([1.0, 0.0], [0, 0], [[0, 0, 0], [0, 1, 1]])).advantages
     assert got[0].tolist() == [0.0, 0.0, 0.0]
     assert got[1, 1] == pytest.approx(-0.7071, abs=1e-4)
 

@@ -1,5 +1,7 @@
 """From the words of the flag to scores: weights, sums, parts, and references that cannot be graded."""
 
+import time
+
 import pytest
 
 from lightrft.errors import ConfigError
@@ -135,3 +137,19 @@ def test_a_rule_that_raises_in_this_process_costs_its_sample(rollouts, monkeypat
     result = build_reward(["format"])(rollouts([THOUGHT, "bad", ""]))
     assert result.rewards == [1.0, None, 0.0]
     assert result.statuses == ["ok", "error", "ok"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "seconds"), [("gsm8k", 3), ("math", 60)])
+def test_a_large_rollout_is_graded_in_time(rollouts, name, seconds):
+    """4096 responses of GSM8K's length on two workers; half of them need computer algebra."""
+    thinking = "Each of the 6 bags holds 7 apples, so there are 6*7 of them. " * 12
+    texts = [thinking + (rf"\boxed{{\frac{{{i}}}{{3}}}}" if i % 2 else f"\n#### {i}") for i in range(4096)]
+    batch = rollouts(texts, ["42"])
+    reward = build_reward([name], RewardOptions(num_workers=2))
+    start = time.monotonic()
+    result = reward(batch)
+    taken = time.monotonic() - start
+    reward.close()
+    assert [i for i, value in enumerate(result.rewards) if value > 0.5] == [42]
+    assert taken < seconds

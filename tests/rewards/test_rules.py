@@ -91,6 +91,8 @@ def test_gsm8k_takes_any_of_the_references_and_ignores_unreadable_ones():
         (r"\boxed{3}", "-3", 0, "ok"),
         (r"\boxed{x^2+2x+1}", "(x+1)^2", 1, "ok"),
         (r"\boxed{x=5}", "5", 1, "ok"),
+        (r"\boxed{x=5}", "x = 5.0", 1, "ok"),
+        (r"\boxed{x=5}", "y=5", 0, "ok"),
         (r"\boxed{0.333333}", r"\frac{1}{3}", 1, "ok"),
         (r"\boxed{3x}", "3", 0, "ok"),
         (r"\boxed{11111111100}", r"11,\! 111,\! 111,\! 100", 1, "ok"),

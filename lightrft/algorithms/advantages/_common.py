@@ -28,6 +28,20 @@ class AdvantageInputs:
     token_rewards: Tensor  # [B, T] float32
     gamma: float = 1.0
     group_std: bool = True  # False: subtract the mean only (Dr.GRPO)
+    values: Tensor | None = None  # [B, T] float32 by the critic, before the update
+    lambd: float = 0.95
+    old_logprobs: Tensor | None = None  # [B, T] float32
+    teacher_logprobs: Tensor | None = None  # [B, T] float32
+    opd_kl_coef: float = 1.0
+    task_reward: bool = True  # False: distillation by the teacher alone
+
+
+@dataclass(frozen=True)
+class AdvantageOutputs:
+    """Advantages `[B, T]` float32; with a critic, the returns that its values are to match, `[B, T]`."""
+
+    advantages: Tensor
+    returns: Tensor | None = None
 
 
 @dataclass(frozen=True)

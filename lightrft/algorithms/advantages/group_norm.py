@@ -7,20 +7,25 @@ Scalar stage (r - mean) / (std + 1e-6) with the unbiased std; `--no_group_std` g
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from lightrft.algorithms.advantages._common import AdvantageInputs, group_stats, rewards_to_go
+from lightrft.algorithms.advantages._common import (
+    AdvantageInputs,
+    AdvantageOutputs,
+    group_stats,
+    rewards_to_go,
+)
 
 NEEDS_GROUPS = True
 NEEDS_CRITIC = False
+WHITENS = False
 EPSILON = 1e-6
 
 
-def compute(inputs: AdvantageInputs) -> Tensor:
-    """Advantages `[B, T]`: the normalised reward, plus what `token_rewards` still brings after each token."""
+def compute(inputs: AdvantageInputs) -> AdvantageOutputs:
+    """The normalised reward, plus what `token_rewards` still brings after each token."""
     stats = group_stats(inputs.rewards, inputs.group_ids)
     scores = inputs.rewards.double() - stats.mean
     if inputs.group_std:
         scores = scores / (stats.std + EPSILON)
     scores = torch.where(stats.tied, torch.zeros_like(scores), scores)
-    return rewards_to_go(scores.float(), inputs)
+    return AdvantageOutputs(rewards_to_go(scores.float(), inputs))

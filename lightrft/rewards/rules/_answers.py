@@ -1,9 +1,7 @@
-r"""Finding the answer that a response states, and reading a plain number. Every function is linear in its
-text.
+r"""Finding the answer that a response states, and reading a plain number; all of it linear in the text.
 
 Where the answer stands is decided in this order, the same for `gsm8k` and `math`:
-1. the last complete `\boxed{…}`, braces nested as deep as they come; a box cut off by the length limit is
-   none;
+1. the last complete `\boxed{…}`, braces nested as deep as they come; a box that was cut off is none;
 2. the last line `#### …` that begins like a value (GSM8K's own form; a markdown heading is not an answer);
 3. what follows the last "answer is", "answer:" or "answer =" up to the end of its sentence;
 4. the whole response, where it is one short line (a model that answers "42").
@@ -30,9 +28,7 @@ _MAX_LAYERS = 4  # of mark-up around an answer; a bound keeps `clean` linear
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the complete `\boxed{…}` that opens last: `\boxed{1} \boxed{\frac{1}{2}}` ->
-    `\frac{1}{2}`.
-    """
+    r"""Content of the complete `\boxed{…}` that opens last: `\boxed{1} \boxed{x^{2}}` -> `x^{2}`."""
     open_braces: list[int | None] = []  # where the content of a box starts, None for any other brace
     best: tuple[int, int] | None = None
     for match in _BRACES.finditer(text):
@@ -65,9 +61,7 @@ def _last_phrase_answer(text: str) -> str | None:
 
 
 def find_answer(response: str) -> str | None:
-    """The answer that `response` states, cleaned, or None. See the top of this file for where it is
-    sought.
-    """
+    """The answer that `response` states, cleaned, or None. The top of this file says where it is sought."""
     boxed = last_boxed(response)
     if boxed is not None:
         return clean(boxed)
@@ -80,9 +74,7 @@ def find_answer(response: str) -> str | None:
 
 
 def clean(answer: str) -> str:
-    """Without what surrounds an answer and is none of it: `**$72.$**` -> `72`; a typographic minus becomes
-    `-`.
-    """
+    """Without what surrounds an answer and is none of it: `**$72.$**` -> `72`. A typographic minus is `-`."""
     answer = _THOUSANDS.sub("", answer.replace("\N{MINUS SIGN}", "-")).strip()
     for _ in range(_MAX_LAYERS):
         answer = answer.strip("* \t\r\n").rstrip(".,;:").strip()

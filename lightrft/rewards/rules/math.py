@@ -56,7 +56,7 @@ def _is_prose(answer: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _parse(answer: str) -> tuple[Any, ...]:
-    """math-verify's readings of one answer, a sympy object first; () where it has none."""
+    """math-verify's readings of one answer, one of them at least a sympy object; () where it has none."""
     from math_verify import LatexExtractionConfig, parse
 
     prepare()
@@ -98,7 +98,8 @@ def _equal(said: str, gold: str) -> bool:
     from math_verify import verify
 
     number = parse_number(said)
-    if number is not None and number == parse_number(gold):
+    both_name_a_variable = "=" in said and "=" in gold  # x = 5 is not y = 5
+    if number is not None and number == parse_number(gold) and not both_name_a_variable:
         return True  # equal numbers need no computer algebra; unequal ones may still agree when rounded
     return bool(verify(list(_parse(gold)), list(_parse(said)), timeout_seconds=None))
 
