@@ -13,8 +13,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # ---------------------------------------------------------------- 1. Model and data
 PRETRAIN="${PRETRAIN:?set PRETRAIN to a chat model: a folder or a hub name}"
-TRAIN_DATA="${TRAIN_DATA:-openai/gsm8k}"        # hub name, or a jsonl/parquet with question and answer
-EVAL_DATA="${EVAL_DATA:-openai/gsm8k}"
+TRAIN_DATA="${TRAIN_DATA:-openai/gsm8k:main}"   # hub name, or a jsonl/parquet with question and answer
+EVAL_DATA="${EVAL_DATA:-openai/gsm8k:main}"
 RUN="${RUN:-runs/gsm8k_grpo}"
 
 SYSTEM_PROMPT="${SYSTEM_PROMPT:-Reason step by step inside <think> and </think>, then give the final answer in \\boxed{\}.}"

@@ -12,6 +12,7 @@ _SLICE = re.compile(r"@\[(-?\d*):(-?\d*)\]$")
 DATA_SUFFIXES = (".jsonl", ".json", ".parquet", ".arrow")
 _NO_HUB_NAME = (*DATA_SUFFIXES, ".py", ".csv", ".tsv", ".txt", ".gguf")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_CONFIGURATION = re.compile(r":[\w.-]+$")  # of a data set that has several: openai/gsm8k:main
 # Beyond this size rows are counted only when they are loaded.
 COUNT_LIMIT_BYTES = 1 << 30
 JSON_LIMIT_BYTES = 32 << 20
@@ -32,7 +33,12 @@ class Source:
     @property
     def is_local(self) -> bool:
         """True for what exists here and for what can only be meant as a path."""
-        return self.path.exists() or not is_hub_name(self.name)
+        return self.path.exists() or not is_hub_name(self.repository)
+
+    @property
+    def repository(self) -> str:
+        """The hub name without its configuration: `openai/gsm8k:main` -> `openai/gsm8k`."""
+        return _HUB_CONFIGURATION.sub("", self.name)
 
     def __str__(self) -> str:
         if self.start is None and self.stop is None:

@@ -6,6 +6,9 @@ resample) is made from their result, never from a local value.
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -39,22 +42,34 @@ def reduce_max(x: Tensor) -> Tensor:
     return _reduced(x, dist.ReduceOp.MAX)
 
 
-def reduce_sums(values: dict[str, float], device: torch.device | str = "cpu") -> dict[str, float]:
-    """Each value summed over ranks, in one call and in float64. All ranks must give the same keys."""
+def all_names(names: Iterable[str], device: torch.device | str = "cpu") -> list[str]:
+    """The names that any rank has, sorted. They travel only where the ranks differ (a hash tells)."""
+    own = sorted(names)
     if world_size() == 1:
-        return dict(values)
-    names = sorted(values)
-    total = reduce_sum(torch.tensor([values[n] for n in names], dtype=torch.float64, device=device))
-    return dict(zip(names, total.tolist(), strict=True))
+        return own
+    digest = hashlib.blake2b("\n".join(own).encode(), digest_size=6).digest()
+    number = float(int.from_bytes(digest, "big"))  # 48 bits: exact in float64
+    extremes = reduce_max(torch.tensor([number, -number], dtype=torch.float64, device=device))
+    if extremes[0] == -extremes[1]:
+        return own
+    return sorted({name for gathered in gather_objects(own) for name in gathered})
 
 
-def reduce_maxima(values: dict[str, float], device: torch.device | str = "cpu") -> dict[str, float]:
-    """Each value's maximum over ranks, in one call. All ranks must give the same keys."""
+def reduce_named(
+    sums: dict[str, float], maxima: dict[str, float], device: torch.device | str = "cpu"
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Named sums and named maxima over ranks, in float64. A rank that lacks a name adds nothing to it."""
     if world_size() == 1:
-        return dict(values)
-    names = sorted(values)
-    largest = reduce_max(torch.tensor([values[n] for n in names], dtype=torch.float64, device=device))
-    return dict(zip(names, largest.tolist(), strict=True))
+        return dict(sums), dict(maxima)
+    tagged = all_names([f"+{name}" for name in sums] + [f">{name}" for name in maxima], device)
+    sum_names = [name[1:] for name in tagged if name[0] == "+"]
+    max_names = [name[1:] for name in tagged if name[0] == ">"]
+
+    def reduced(names: list[str], values: dict[str, float], missing: float, op: Any) -> dict[str, float]:
+        row = torch.tensor([values.get(n, missing) for n in names], dtype=torch.float64, device=device)
+        return dict(zip(names, op(row).tolist(), strict=True)) if names else {}
+
+    return reduced(sum_names, sums, 0.0, reduce_sum), reduced(max_names, maxima, -math.inf, reduce_max)
 
 
 def all_ranks(flag: bool, device: torch.device | str = "cpu") -> bool:

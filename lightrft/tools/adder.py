@@ -1,6 +1,6 @@
 """The material of the quick start: a tiny model that has half learnt addition, and problems to train it on.
 
-It is warmed up by supervised steps in which most of the answers are wrong by a little, so that the right
+It is warmed up by supervised steps in which half of the answers are wrong by a little, so that the right
 answer is only the likeliest of several. Reinforcement learning has something to sharpen then: groups with
 right and wrong answers, from the first step on.
 """
@@ -25,7 +25,7 @@ from lightrft.tools.make_tiny import make_model, make_tokenizer, save
 Problem = tuple[int, int]
 
 HEADS = 4
-BATCH = 128
+BATCH = 96
 LR_WARMUP = 50  # steps
 # What a wrong answer is off by: a slip in the units, in the tens, or in both.
 SLIPS = (-11, -10, -9, -2, -1, 1, 2, 9, 10, 11)
@@ -39,7 +39,7 @@ class AdderOptions:
 
     top: int = 30  # largest operand
     steps: int = 900  # supervised steps
-    noise: float = 0.6  # share of wrong answers in them
+    noise: float = 0.5  # share of wrong answers in them
     hidden: int = 128  # width; a multiple of 128
     layers: int = 2
     lr: float = 2e-3

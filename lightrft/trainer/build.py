@@ -77,12 +77,17 @@ def load_inputs(config: Config) -> Inputs:
         eval_options = replace(options, data_probs=None, split=EVAL_SPLIT)
         eval_prompts = load_prompts(config.eval_data, eval_options, processor)
     reward = build_reward(config.reward, RewardOptions(timeout=config.reward_timeout))
-    problems = {p.index: p.reason for p in reward.check_references(prompts)}
-    prompts = prompts.drop(problems, strict=config.strict_data)
+    prompts = _drop_ungradable(prompts, reward, config.strict_data)
     for name, data in (("--prompt_data", prompts), ("--eval_data", eval_prompts)):
         if data is not None and config.world.rank == 0:
             print(f"{name}: {data.report}", flush=True)
     return Inputs(tokenizer, prompts, eval_prompts, reward, config.plan(len(prompts)))
+
+
+def _drop_ungradable(prompts: PromptSet, reward: Any, strict: bool) -> PromptSet:
+    """Without the rows that no response could be graded against."""
+    problems = {p.index: p.reason for p in reward.check_references(prompts)}
+    return prompts.drop(problems, strict=strict) if problems else prompts
 
 
 def _prompt_options(config: Config) -> PromptOptions:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lightrft.distributed.collectives import reduce_maxima, reduce_sums
+from lightrft.distributed.collectives import reduce_named
 
 
 class MetricSums:
     """Collects (sum, count) pairs and maxima over micro-batches; `reduce` adds them over ranks.
 
-    Tensors are kept as they are until `reduce`, so that collecting does not wait for the device. All ranks
-    must collect the same names.
+    Tensors are kept as they are until `reduce`, so that collecting does not wait for the device. Ranks may
+    collect different names.
     """
 
     def __init__(self) -> None:
@@ -41,20 +41,19 @@ class MetricSums:
 
     def reduce(self, device: object = "cpu") -> dict[str, float]:
         """Means, totals and maxima over all ranks. Collective. A mean over nothing is left out."""
-        flat: dict[str, float] = {}
+        flat = {f"{name}|total": sum(float(v) for v in values) for name, values in self._totals.items()}
         for name, pairs in self._sums.items():
             flat[f"{name}|sum"] = sum(float(total) for total, _ in pairs)
             flat[f"{name}|count"] = sum(float(count) for _, count in pairs)
-        flat |= {f"{name}|total": sum(float(v) for v in values) for name, values in self._totals.items()}
-        flat = reduce_sums(flat, str(device))
-        out = {
-            name: flat[f"{name}|sum"] / flat[f"{name}|count"]
-            for name in self._sums
-            if flat[f"{name}|count"] != 0
-        }
-        out |= {name: flat[f"{name}|total"] for name in self._totals}
         maxima = {name: max(float(v) for v in values) for name, values in self._maxima.items()}
-        return out | reduce_maxima(maxima, str(device))
+        sums, out = reduce_named(flat, maxima, str(device))
+        for key, value in sums.items():
+            name, _, kind = key.rpartition("|")
+            if kind == "total":
+                out[name] = value
+            elif kind == "sum" and sums[f"{name}|count"] != 0:
+                out[name] = value / sums[f"{name}|count"]
+        return out
 
 
 def _detached(value: Tensor | float) -> Tensor | float:

@@ -70,3 +70,24 @@ def test_one_ranks_failure_ends_all_with_its_message(tmp_path):
     done = launch(2, [str(script)], timeout=60)
     assert done.returncode != 0
     assert "rank 0 stops, since rank 1 failed: DataError: row 7 is on fire" in done.stderr
+
+
+def test_ranks_with_different_metrics_still_agree(tmp_path):
+    """One rank's reward gave a part that the other's did not: nothing is added to the wrong name."""
+    script = tmp_path / "metrics.py"
+    script.write_text(
+        "from datetime import timedelta\n"
+        "from lightrft.distributed.collectives import rank\n"
+        "from lightrft.distributed.deepspeed import init_distributed\n"
+        "from lightrft.trainer.metrics import MetricSums\n"
+        "init_distributed(timedelta(seconds=60))\n"
+        "m = MetricSums()\n"
+        "m.add('b', 1.0 + rank())\n"
+        "m.add_max('z', float(rank()))\n"
+        "if rank() == 1:\n"
+        "    m.add('a', 10.0)\n"
+        "print('GOT', sorted(m.reduce().items()), flush=True)\n"
+    )
+    done = launch(2, [str(script)], timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("GOT [('a', 10.0), ('b', 1.5), ('z', 1.0)]") == 2

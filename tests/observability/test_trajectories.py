@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 from lightrft.observability.trajectories import TrajectoryWriter
-from lightrft.types import Prompt, RewardResult, Rollout
+from lightrft.types import Prompt, RewardResult, RewardStatus, Rollout
 
 
 def rollouts(count: int) -> tuple[list[Rollout], RewardResult]:
     prompt = Prompt(0, [7, 8], "3×4=", references=["12"], source="train.jsonl:4")
     made = [Rollout(prompt, i, [5, 2], f"é{i}", "stop", policy_version=6) for i in range(count)]
     scores: list[float | None] = [None, *[1.0] * (count - 1)]
-    statuses: list[RewardStatus] = ["timeout", *["ok" for _ in made[1:]]]  # type: ignore[list-item]
+    statuses: list[RewardStatus] = ["ok" if i else "timeout" for i in range(count)]
     return made, RewardResult(scores, {"answer": scores}, statuses)
 
 

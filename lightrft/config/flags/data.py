@@ -26,7 +26,6 @@ DATA = Group(
             "share of each source of --prompt_data in the mix",
             default_text="by size",
             range=Range(0, 1),
-            planned="mixing by probabilities",
         ),
         Flag(
             "input_key",

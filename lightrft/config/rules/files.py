@@ -73,7 +73,7 @@ def data_is_here(config: Config) -> Iterator[str]:
 def _source_problem(source: Source, config: Config) -> str | None:
     path = source.path
     if not source.is_local:
-        if config.hub.offline and not config.hub.has_dataset(source.name):
+        if config.hub.offline and not config.hub.has_dataset(source.repository):
             return f"not in the cache {config.hub.cache}, and HF_HUB_OFFLINE forbids to fetch it"
         return None
     if not path.exists():
