@@ -104,6 +104,7 @@ class Experience:
     values: Tensor | None = _role("token", default=None)  # float32 by the critic before the update
     advantages: Tensor | None = _role("token", default=None)  # float32
     returns: Tensor | None = _role("token", default=None)  # float32
+    loss_weights: Tensor | None = _role("token", default=None)  # float32: off-policy correction, token filter
     multimodal: list[dict[str, Any]] = _role("list", default_factory=list)
 
     def __len__(self) -> int:

@@ -43,8 +43,9 @@ from lightrft.trainer.controller import Controller, FitOptions, Observers, Parts
 from lightrft.trainer.evaluate import Evaluator
 from lightrft.trainer.experience import ExperienceMaker, ExperienceOptions
 from lightrft.trainer.export import Exporter
+from lightrft.trainer.optimize import OptimizeOptions, Optimizer
 from lightrft.trainer.resume import find_resumable
-from lightrft.trainer.update import PolicyUpdater, UpdateOptions
+from lightrft.trainer.update import BatchOptions, PolicyOptions, PolicyUpdater
 
 EVAL_SPLIT = "test"  # of a data set that has several
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -233,24 +234,40 @@ def _updater(
     device: torch.device,
 ) -> PolicyUpdater:
     loss = registry.load("algorithms/losses", config.policy_loss, "--policy_loss")
-    total = (steps.optimizer_steps_per_episode or 0) * steps.num_episodes
-    options = UpdateOptions(
-        local_train_batch_size=config.train_batch_size // config.world.size,
-        micro_batch_size=config.micro_train_batch_size,
-        max_epochs=config.max_epochs,
-        learning_rate=config.actor_learning_rate,
-        warmup_steps=round(config.lr_warmup_ratio * total),
-        total_steps=total,
-        lr_scheduler=config.lr_scheduler,
-        loss_agg_mode=config.loss_agg_mode,
-        max_response_len=config.generate_max_len,
+    options = PolicyOptions(
         loss=LossOptions(config.clip_range, config.clip_range_higher, config.dual_clip),
         use_kl_loss=config.use_kl_loss,
         kl_estimator=config.kl_estimator,
         entropy_coef=config.entropy_coef,
-        max_skipped_steps=config.max_skipped_steps,
     )
-    return PolicyUpdater(policy, loss.compute, kl_controller, options, device)
+    optimizer = _optimizer(config, "policy", policy, steps, device)
+    return PolicyUpdater(optimizer, loss.compute, kl_controller, _batch_options(config), options)
+
+
+def _optimizer(
+    config: Config, name: str, model: TrainableModel, steps: StepPlan, device: torch.device
+) -> Optimizer:
+    total = (steps.optimizer_steps_per_episode or 0) * steps.num_episodes
+    flag = "actor_learning_rate" if name == "policy" else "critic_learning_rate"
+    options = OptimizeOptions(
+        learning_rate=getattr(config, flag),
+        warmup_steps=round(config.lr_warmup_ratio * total),
+        total_steps=total,
+        lr_scheduler=config.lr_scheduler,
+        max_skipped_steps=config.max_skipped_steps,
+        flag=f"--{flag}",
+    )
+    return Optimizer(name, model, options, device)
+
+
+def _batch_options(config: Config) -> BatchOptions:
+    return BatchOptions(
+        local_train_batch_size=config.train_batch_size // config.world.size,
+        micro_batch_size=config.micro_train_batch_size,
+        max_epochs=config.max_epochs,
+        loss_agg_mode=config.loss_agg_mode,
+        max_response_len=config.generate_max_len,
+    )
 
 
 def _sampling(config: Config) -> SamplingOptions:

@@ -30,7 +30,8 @@ from lightrft.trainer.checkpoint import CheckpointStore, restore_rng_state, rng_
 from lightrft.trainer.evaluate import Evaluator, summary
 from lightrft.trainer.experience import ExperienceMaker
 from lightrft.trainer.export import Exporter
-from lightrft.trainer.update import PolicyUpdater, UpdateCounters
+from lightrft.trainer.optimize import UpdateCounters
+from lightrft.trainer.update import PolicyUpdater
 from lightrft.types import Prompt, RewardResult, Rollout
 
 
@@ -203,7 +204,7 @@ class Controller:
         return {
             "step": self.step,
             "sampler": self.parts.sampler.state_dict(),
-            "counters": asdict(self.parts.updater.counters),
+            "counters": asdict(self.parts.updater.optimizer.counters),
             "kl_controller": self.parts.updater.kl_controller.state_dict(),
             "policy_version": self.parts.engine.policy_version,
         }
@@ -213,7 +214,7 @@ class Controller:
         parts = self.parts
         parts.policy.load_state_dict(local["policy"])
         parts.sampler.load_state_dict(shared["sampler"])
-        parts.updater.counters = UpdateCounters(**shared["counters"])
+        parts.updater.optimizer.counters = UpdateCounters(**shared["counters"])
         parts.updater.kl_controller.load_state_dict(shared["kl_controller"])
         parts.engine.sync_weights(parts.policy)
         parts.engine.policy_version = shared["policy_version"]

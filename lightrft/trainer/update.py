@@ -1,10 +1,11 @@
-"""The policy update: optimizer steps over one step's experience."""
+"""The updates of one step's experience: optimizer steps of the policy and, with one, the critic."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,118 +19,116 @@ from lightrft.algorithms.masking import (
     masked_max,
     masked_sum,
 )
-from lightrft.algorithms.schedule import Schedule, learning_rate
 from lightrft.data.batching import forward_order, micro_batches, step_slices
-from lightrft.distributed.collectives import all_ranks, reduce_sum, world_size
-from lightrft.distributed.strategy import TrainableModel
-from lightrft.errors import TrainingError
+from lightrft.distributed.collectives import reduce_sum
 from lightrft.trainer.metrics import MetricSums
+from lightrft.trainer.optimize import Optimizer
 from lightrft.types import Experience, LossInputs, LossOutputs
 
 PolicyLoss = Callable[[LossInputs, LossOptions], LossOutputs]
 
 
+class Updater(Protocol):
+    """Something that learns from an experience."""
+
+    optimizer: Optimizer
+
+    def update(self, experience: Experience) -> MetricSums:
+        """Every optimizer step of one experience. Collective; raises the same error on all ranks."""
+
+
+class AuxiliaryLoss(Protocol):
+    """A loss beside the policy's in the same optimizer steps (PTX)."""
+
+    def losses(self, optimizer: Optimizer, metrics: MetricSums) -> list[Callable[[], Tensor]]:
+        """The micro-batches of the next optimizer step; as many on every rank."""
+
+
 @dataclass(frozen=True)
-class UpdateOptions:
-    """The flags of the update. Batch sizes are this rank's."""
+class BatchOptions:
+    """How an experience is cut, on this rank."""
 
     local_train_batch_size: int
     micro_batch_size: int
     max_epochs: int
-    learning_rate: float
-    warmup_steps: int
-    total_steps: int
-    lr_scheduler: Schedule = "constant"
     loss_agg_mode: LossAggMode = "seq-mean-token-mean"
     max_response_len: int = 2048
+
+    def batches(self, experience: Experience) -> Iterator[Experience]:
+        """The samples of each optimizer step, `max_epochs` times over."""
+        for _ in range(self.max_epochs):
+            for rows in step_slices(len(experience), self.local_train_batch_size):
+                yield experience.select(rows)
+
+    def parts(self, batch: Experience) -> list[Experience]:
+        """The micro-batches of an optimizer step, longest samples first."""
+        rows = micro_batches(forward_order(batch.attention_mask), self.micro_batch_size)
+        return [batch.select(part) for part in rows]
+
+    def denominator(self, batch: Experience, device: torch.device) -> Tensor:
+        """What the summed losses of all ranks' micro-batches are divided by; 0 where all is excluded."""
+        return reduce_sum(loss_denominator(batch.response_mask.to(device), self.loss_agg_mode))
+
+    def aggregate(self, token_losses: Tensor, mask: Tensor) -> Tensor:
+        return aggregate_loss(token_losses, mask, self.loss_agg_mode, self.max_response_len)
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """The flags of the policy's loss."""
+
     loss: LossOptions = field(default_factory=LossOptions)
     use_kl_loss: bool = False
     kl_estimator: KLEstimator = "k3"
     entropy_coef: float = 0.0
-    max_skipped_steps: int = 10
-
-
-@dataclass
-class UpdateCounters:
-    """What a resumed run must know of the updates before it."""
-
-    optimizer_steps: int = 0  # taken; skipped ones do not count and do not move the learning rate
-    skipped_steps: int = 0
-    skipped_in_a_row: int = 0
 
 
 class PolicyUpdater:
-    """Runs `max_epochs` passes of optimizer steps over an experience."""
+    """Policy loss, plus KL, minus entropy, plus whatever stands beside it."""
 
     def __init__(
         self,
-        policy: TrainableModel,
+        optimizer: Optimizer,
         policy_loss: PolicyLoss,
         kl_controller: FixedKLController,
-        options: UpdateOptions,
-        device: torch.device,
+        batch_options: BatchOptions,
+        options: PolicyOptions,
+        auxiliary: AuxiliaryLoss | None = None,
+        after_step: Callable[[], None] | None = None,
     ) -> None:
-        self.policy = policy
+        self.optimizer = optimizer
         self.policy_loss = policy_loss
         self.kl_controller = kl_controller
+        self.batch_options = batch_options
         self.options = options
-        self.device = device
-        self.counters = UpdateCounters()
+        self.auxiliary = auxiliary
+        self.after_step = after_step  # called when the weights have moved (EMA)
 
     def update(self, experience: Experience) -> MetricSums:
         """Every optimizer step of one experience. Collective; raises the same error on all ranks."""
         metrics = MetricSums()
-        first = True
-        for _ in range(self.options.max_epochs):
-            for rows in step_slices(len(experience), self.options.local_train_batch_size):
-                self._optimizer_step(experience.select(rows), metrics, first)
-                first = False
-        metrics.add("train/skipped_steps", float(self.counters.skipped_steps))
+        for number, batch in enumerate(self.batch_options.batches(experience)):
+            self._optimizer_step(batch, metrics, first=number == 0)
+        metrics.add("train/skipped_steps", float(self.optimizer.counters.skipped_steps))
         return metrics
 
     def _optimizer_step(self, batch: Experience, metrics: MetricSums, first: bool) -> None:
-        """One step: the summed losses of its micro-batches over one denominator, counted over all ranks."""
-        mode = self.options.loss_agg_mode
-        denominator = reduce_sum(loss_denominator(batch.response_mask.to(self.device), mode))
+        denominator = self.batch_options.denominator(batch, self.optimizer.device)
         if denominator == 0:  # every sample was excluded, on all ranks: there is nothing to learn from
             return
-        parts = list(micro_batches(forward_order(batch.attention_mask), self.options.micro_batch_size))
-        for i, rows in enumerate(parts):
-            loss = self._loss(batch.select(rows).to(self.device), metrics, first) / denominator
-            finite = all_ranks(bool(torch.isfinite(loss)), self.device)
-            if finite:  # shares of micro-batches and ranks add up to one loss per optimizer step
-                metrics.add("policy/loss", loss, 1.0 / (len(parts) * world_size()))
-            self.policy.backward(loss, last=i == len(parts) - 1, finite=finite)
-            if not finite:
-                break
-        self._step(metrics)
+        parts = self.batch_options.parts(batch)
+        losses = [partial(self._loss, part, denominator, metrics, first) for part in parts]
+        if self.auxiliary is not None:
+            losses += self.auxiliary.losses(self.optimizer, metrics)
+        if self.optimizer.step(losses, metrics) and self.after_step is not None:
+            self.after_step()
 
-    def _step(self, metrics: MetricSums) -> None:
-        o, counters = self.options, self.counters
-        rate = learning_rate(
-            counters.optimizer_steps, o.learning_rate, o.warmup_steps, o.total_steps, o.lr_scheduler
-        )
-        result = self.policy.step(rate)
-        metrics.add("policy/lr", rate)
-        if not result.skipped:
-            counters.optimizer_steps += 1
-            counters.skipped_in_a_row = 0
-            metrics.add("policy/grad_norm", result.grad_norm)
-            return
-        counters.skipped_steps += 1
-        counters.skipped_in_a_row += 1
-        if counters.skipped_in_a_row >= o.max_skipped_steps:
-            raise TrainingError(
-                f"{counters.skipped_in_a_row} optimizer steps in a row had a loss or gradient that is not "
-                f"finite (--max_skipped_steps {o.max_skipped_steps}): lower --actor_learning_rate "
-                f"({o.learning_rate}) or --max_norm, or look at the rewards and log-probs of the last step"
-            )
-
-    def _loss(self, batch: Experience, metrics: MetricSums, first: bool) -> Tensor:
-        """The summed loss of a micro-batch: policy loss, plus KL, minus entropy, each by the same weights."""
-        o = self.options
-        scored = self.policy(
-            batch.input_ids, batch.attention_mask, batch.response_mask, with_entropy=o.entropy_coef != 0
+    def _loss(self, part: Experience, denominator: Tensor, metrics: MetricSums, first: bool) -> Tensor:
+        """This micro-batch's share of the step's loss."""
+        batch = part.to(self.optimizer.device)
+        wants_entropy = self.options.entropy_coef != 0
+        scored = self.optimizer.model(
+            batch.input_ids, batch.attention_mask, batch.response_mask, with_entropy=wants_entropy
         )
         assert batch.old_logprobs is not None and batch.advantages is not None
         inputs = LossInputs(
@@ -141,17 +140,26 @@ class PolicyUpdater:
             ref_logprobs=batch.ref_logprobs,
             rollout_logprobs=batch.rollout_logprobs,
         )
-        outputs = self.policy_loss(inputs, o.loss)
+        outputs = self.policy_loss(inputs, self.options.loss)
         losses = outputs.token_losses
-        if o.use_kl_loss and batch.ref_logprobs is not None:
-            kl = kl_estimate(scored.logprobs, batch.ref_logprobs, o.kl_estimator)
-            losses = losses + self.kl_controller.coef * kl
-        if o.entropy_coef:
-            losses = losses - o.entropy_coef * scored.entropy
+        if batch.loss_weights is not None:
+            losses = losses * batch.loss_weights
+        losses = losses + self._regularisation(inputs)
         for name, (total, count) in outputs.metrics.items():
             metrics.add(f"policy/{name}", total, count)
         _add_ratio_metrics(inputs, metrics, first)
-        return aggregate_loss(losses, batch.response_mask, o.loss_agg_mode, o.max_response_len)
+        return self.batch_options.aggregate(losses, batch.response_mask) / denominator
+
+    def _regularisation(self, inputs: LossInputs) -> Tensor:
+        """KL to the reference and entropy bonus, `[B, T]`: on every response token, whatever its weight."""
+        o = self.options
+        out = torch.zeros_like(inputs.logprobs)
+        if o.use_kl_loss and inputs.ref_logprobs is not None:
+            kl = kl_estimate(inputs.logprobs, inputs.ref_logprobs, o.kl_estimator)
+            out = out + self.kl_controller.coef * kl
+        if o.entropy_coef and inputs.entropy is not None:
+            out = out - o.entropy_coef * inputs.entropy
+        return out
 
 
 @torch.no_grad()
@@ -167,8 +175,3 @@ def _add_ratio_metrics(inputs: LossInputs, metrics: MetricSums, first: bool) -> 
     if first:
         metrics.add_max("policy/ratio_max_deviation", masked_max((ratio - 1).abs(), mask))
         metrics.add("policy/first_kl", approx_kl, mask.sum())
-
-
-def optimizer_steps_per_update(num_samples: int, train_batch_size: int, max_epochs: int) -> int:
-    """How many optimizer steps `num_samples` (over all ranks) make."""
-    return math.ceil(num_samples / train_batch_size) * max_epochs

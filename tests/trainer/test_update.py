@@ -12,7 +12,8 @@ from lightrft.distributed.strategy import OptimizerOptions
 from lightrft.errors import TrainingError
 from lightrft.models.loading import ModelOptions, load_causal_lm
 from lightrft.models.policy import Policy
-from lightrft.trainer.update import PolicyUpdater, UpdateOptions
+from lightrft.trainer.optimize import OptimizeOptions, Optimizer
+from lightrft.trainer.update import BatchOptions, PolicyOptions, PolicyUpdater
 from lightrft.types import Experience
 
 MODES = ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
@@ -57,26 +58,30 @@ def batch(module):
     )
 
 
-def updater(module, micro=6, controller=0.1, **options):
-    values = {
-        "local_train_batch_size": 6,
-        "micro_batch_size": micro,
-        "max_epochs": 1,
-        "learning_rate": 0.0,
-        "warmup_steps": 0,
-        "total_steps": 10,
-        "max_response_len": 7,
-    } | options
+OPTIMIZE = ("learning_rate", "max_skipped_steps")
+CUT = ("local_train_batch_size", "max_epochs", "loss_agg_mode")
+
+
+def updater(module, micro=6, controller=0.1, **flags):
+    optimize = {"learning_rate": 0.0} | {k: flags.pop(k) for k in OPTIMIZE if k in flags}
+    cut = {"local_train_batch_size": 6, "max_epochs": 1} | {k: flags.pop(k) for k in CUT if k in flags}
     model = Recorder(module, OptimizerOptions(max_norm=0.0))
+    optimizer = Optimizer(
+        "policy", model, OptimizeOptions(warmup_steps=0, total_steps=10, **optimize), torch.device("cpu")
+    )
     return PolicyUpdater(
-        model, ppo.compute, FixedKLController(controller), UpdateOptions(**values), torch.device("cpu")
+        optimizer,
+        ppo.compute,
+        FixedKLController(controller),
+        BatchOptions(micro_batch_size=micro, max_response_len=7, **cut),
+        PolicyOptions(**flags),
     )
 
 
 def gradients(module, batch, micro, **options):
     u = updater(module, micro, **options)
     u.update(batch)
-    return u.policy.gradients
+    return u.optimizer.model.gradients
 
 
 def assert_same(got, expected):
@@ -134,21 +139,21 @@ def test_the_entropy_bonus_pulls_towards_higher_entropy(tiny_model, batch):
         return float(scored.entropy.sum())
 
     before = entropy()
-    updater(module, 6, entropy_coef=1.0, learning_rate=1e-4, total_steps=1).update(flat)
+    updater(module, 6, entropy_coef=1.0, learning_rate=1e-4).update(flat)
     assert entropy() > before
 
 
 def test_several_optimizer_steps_and_epochs_are_counted(module, batch):
     u = updater(module, 1, local_train_batch_size=2, max_epochs=2)
     u.update(batch)
-    assert u.counters.optimizer_steps == 6
+    assert u.optimizer.counters.optimizer_steps == 6
 
 
 def test_a_batch_without_any_reward_updates_nothing(module, batch):
     u = updater(module, 2)
     u.update(replace(batch, response_mask=torch.zeros_like(batch.response_mask)))
-    assert u.counters.optimizer_steps == 0
-    assert u.counters.skipped_steps == 0
+    assert u.optimizer.counters.optimizer_steps == 0
+    assert u.optimizer.counters.skipped_steps == 0
 
 
 def test_a_step_that_is_not_finite_is_skipped_whole(tiny_model, batch):
@@ -158,12 +163,12 @@ def test_a_step_that_is_not_finite_is_skipped_whole(tiny_model, batch):
     poisoned[2, 5] = float("nan")
     u = updater(module, 1, learning_rate=1e-2, max_skipped_steps=3)
     metrics = u.update(replace(batch, advantages=poisoned)).reduce()
-    assert u.counters.skipped_steps == 1
-    assert u.counters.optimizer_steps == 0
+    assert u.optimizer.counters.skipped_steps == 1
+    assert u.optimizer.counters.optimizer_steps == 0
     assert metrics["train/skipped_steps"] == 1
     assert all(torch.equal(p, before[n]) for n, p in module.named_parameters())
     u.update(batch)
-    assert u.counters.skipped_in_a_row == 0
+    assert u.optimizer.counters.skipped_in_a_row == 0
     assert not all(torch.equal(p, before[n]) for n, p in module.named_parameters())
 
 
@@ -171,5 +176,5 @@ def test_too_many_skipped_steps_stop_the_run(module, batch):
     poisoned = replace(batch, advantages=batch.advantages * float("nan"))
     u = updater(module, 6, max_skipped_steps=2)
     u.update(poisoned)
-    with pytest.raises(TrainingError, match="2 optimizer steps in a row"):
+    with pytest.raises(TrainingError, match="2 optimizer steps in a row of the policy"):
         u.update(poisoned)

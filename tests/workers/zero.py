@@ -21,7 +21,8 @@ from lightrft.distributed.local import LocalStrategy
 from lightrft.distributed.strategy import OptimizerOptions
 from lightrft.models.loading import ModelOptions, load_causal_lm
 from lightrft.models.policy import Policy
-from lightrft.trainer.update import PolicyUpdater, UpdateOptions
+from lightrft.trainer.optimize import OptimizeOptions, Optimizer
+from lightrft.trainer.update import BatchOptions, PolicyOptions, PolicyUpdater
 from lightrft.types import Experience
 
 ROWS, LENGTH, PROMPT = 8, 10, 3
@@ -55,13 +56,14 @@ def build(settings: dict) -> PolicyUpdater:
     )
     policy = Policy(load_causal_lm(ModelOptions(settings["model"], dtype=strategy.dtype)))
     trainable = strategy.prepare_trainable(policy, OptimizerOptions(weight_decay=0.01, max_norm=0.5))
-    update = UpdateOptions(ROWS // 2 // world_size(), settings["micro"], 1, 1e-2, 1, 4)
-    return PolicyUpdater(trainable, ppo.compute, FixedKLController(0.0), update, torch.device("cpu"))
+    optimizer = Optimizer("policy", trainable, OptimizeOptions(1e-2, 1, 4), torch.device("cpu"))
+    cut = BatchOptions(ROWS // 2 // world_size(), settings["micro"], 1)
+    return PolicyUpdater(optimizer, ppo.compute, FixedKLController(0.0), cut, PolicyOptions())
 
 
 def digest(updater: PolicyUpdater) -> str:
     sha = hashlib.sha256()
-    for name, parameter in updater.policy.full_parameters():
+    for name, parameter in updater.optimizer.model.full_parameters():
         sha.update(name.encode())
         sha.update(parameter.float().contiguous().numpy().tobytes())
     return sha.hexdigest()
@@ -76,17 +78,17 @@ def train(settings: dict) -> dict:
     for step in range(2):
         if step == 1 and settings["resume"]:
             buffer = io.BytesIO()
-            torch.save(updater.policy.state_dict(), buffer)
+            torch.save(updater.optimizer.model.state_dict(), buffer)
             buffer.seek(0)
-            counters = updater.counters
+            counters = updater.optimizer.counters
             updater = build(settings)
-            updater.policy.load_state_dict(torch.load(buffer, weights_only=True))
-            updater.counters = counters
+            updater.optimizer.model.load_state_dict(torch.load(buffer, weights_only=True))
+            updater.optimizer.counters = counters
         metrics = updater.update(batch.select(rows)).reduce()
         record["losses"].append(metrics["policy/loss"])
         record["norms"].append(metrics["policy/grad_norm"])
     record["digest"] = digest(updater)
-    record["weights"] = [float(p.double().norm()) for _, p in updater.policy.full_parameters()]
+    record["weights"] = [float(p.double().norm()) for _, p in updater.optimizer.model.full_parameters()]
     return record
 
 
