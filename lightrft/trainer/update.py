@@ -117,7 +117,9 @@ class PolicyUpdater:
         if denominator == 0:  # every sample was excluded, on all ranks: there is nothing to learn from
             return
         parts = self.batch_options.parts(batch)
-        losses = [partial(self._loss, part, denominator, metrics, first) for part in parts]
+        losses: list[Callable[[], Tensor]] = [
+            partial(self._loss, part, denominator, metrics, first) for part in parts
+        ]
         if self.auxiliary is not None:
             losses += self.auxiliary.losses(self.optimizer, metrics)
         if self.optimizer.step(losses, metrics) and self.after_step is not None:
