@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
+# Ranks that this machine can run: any number on the CPU, one for each GPU where there are GPUs.
+WORLDS = [w for w in (1, 2) if not torch.cuda.is_available() or w <= torch.cuda.device_count()]
 WORKERS = Path(__file__).parent / "workers"
 
 

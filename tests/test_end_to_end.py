@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ranks import launch
+from tests.ranks import WORLDS, launch
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -123,6 +123,7 @@ def test_the_exported_folder_loads_and_differs_from_the_start(one_rank, tiny_mod
     assert AutoTokenizer.from_pretrained(out / "hf").chat_template
 
 
+@pytest.mark.skipif(2 not in WORLDS, reason="needs a GPU for each of two ranks")
 @pytest.mark.parametrize("stage", [1, 2])
 def test_two_ranks_give_the_losses_of_one(one_rank, tiny_model, data, tmp_path, stage):
     out, _ = one_rank

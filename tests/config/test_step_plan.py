@@ -109,7 +109,8 @@ def test_the_text_of_a_plan(make):
     assert "train_batch_size=128*" in text
     assert "generate_max_len=2048~" in text
     assert "max_len=4096 " in text
-    assert max(map(len, text.splitlines())) <= 110
+    # A path is one word: only a line with one may be longer.
+    assert all(len(line) <= 110 or "/" in line for line in text.splitlines())
 
 
 def test_a_plan_shows_what_acts_and_hides_what_does_not(make):

@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.ranks import launch, run_worker
+from tests.ranks import WORLDS, launch, run_worker
 
 pytestmark = pytest.mark.slow
+needs_two = pytest.mark.skipif(2 not in WORLDS, reason="needs a GPU for each of two ranks")
 BASE = {"backend": "deepspeed", "stage": 2, "bf16": False, "offload": False, "resume": False, "micro": 2}
 RESUMED = [{"bf16": True}, {"stage": 1}, {"bf16": True, "stage": 1}, {"offload": True}]
 CASES = [
@@ -23,7 +24,7 @@ def results(tiny_model, tmp_path_factory):
     """Every case on 1 and 2 ranks: one launch per world size, since starting costs more than training."""
     out = tmp_path_factory.mktemp("zero") / "out.json"
     found = {}
-    for world in (1, 2):
+    for world in WORLDS:
         cases = [c for c in CASES if world == 1 or c.get("backend") != "local"]
         filled = [BASE | c | {"model": str(tiny_model)} for c in cases]
         records = run_worker("zero", world, out, cases=filled)
@@ -32,7 +33,7 @@ def results(tiny_model, tmp_path_factory):
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", WORLDS)
 def test_zero_equals_plain_pytorch(results, stage, world):
     plain, got = results(backend="local"), results(world, stage=stage)
     assert got["losses"] == pytest.approx(plain["losses"], abs=1e-5)
@@ -41,7 +42,7 @@ def test_zero_equals_plain_pytorch(results, stage, world):
 
 
 @pytest.mark.parametrize("case", RESUMED)
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", WORLDS)
 def test_resumed_equals_uninterrupted_to_the_bit(results, world, case):
     whole, resumed = results(world, **case), results(world, **case, resume=True)
     assert resumed["digest"] == whole["digest"]
@@ -53,6 +54,7 @@ def test_bf16_follows_fp32(results):
     assert results(bf16=True)["losses"] == pytest.approx(results()["losses"], rel=0.05)
 
 
+@needs_two
 def test_one_ranks_failure_ends_all_with_its_message(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text(
@@ -72,6 +74,7 @@ def test_one_ranks_failure_ends_all_with_its_message(tmp_path):
     assert "rank 0 stops, since rank 1 failed: DataError: row 7 is on fire" in done.stderr
 
 
+@needs_two
 def test_ranks_with_different_metrics_still_agree(tmp_path):
     """One rank's reward gave a part that the other's did not: nothing is added to the wrong name."""
     script = tmp_path / "metrics.py"

@@ -47,16 +47,16 @@ def global_batch() -> Experience:
 
 
 def build(settings: dict) -> PolicyUpdater:
-    device = init_distributed(timedelta(seconds=60)) if not torch.distributed.is_initialized() else "cpu"
+    if not torch.distributed.is_initialized():
+        init_distributed(timedelta(seconds=60))
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     options = DeepSpeedOptions(settings["stage"], settings["bf16"], settings["offload"], settings["micro"])
     strategy = (
-        DeepSpeedStrategy(torch.device(device), options)
-        if settings["backend"] == "deepspeed"
-        else LocalStrategy()
+        DeepSpeedStrategy(device, options) if settings["backend"] == "deepspeed" else LocalStrategy(device)
     )
     policy = Policy(load_causal_lm(ModelOptions(settings["model"], dtype=strategy.dtype)))
     trainable = strategy.prepare_trainable(policy, OptimizerOptions(weight_decay=0.01, max_norm=0.5))
-    optimizer = Optimizer("policy", trainable, OptimizeOptions(1e-2, 1, 4), torch.device("cpu"))
+    optimizer = Optimizer("policy", trainable, OptimizeOptions(1e-2, 1, 4), device)
     cut = BatchOptions(ROWS // 2 // world_size(), settings["micro"], 1)
     return PolicyUpdater(optimizer, ppo.compute, FixedKLController(0.0), cut, PolicyOptions())
 
@@ -65,7 +65,7 @@ def digest(updater: PolicyUpdater) -> str:
     sha = hashlib.sha256()
     for name, parameter in updater.optimizer.model.full_parameters():
         sha.update(name.encode())
-        sha.update(parameter.float().contiguous().numpy().tobytes())
+        sha.update(parameter.float().cpu().contiguous().numpy().tobytes())
     return sha.hexdigest()
 
 
