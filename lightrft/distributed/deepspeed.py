@@ -129,8 +129,11 @@ class DeepSpeedModel:
             )
         for shard, saved, adam in zip(shards, state["master"], state["adam"], strict=True):
             shard.copy_(saved)
+            # AdamW's step count stays on the CPU; the fused kernel wants it beside the moments.
+            fused = bool(zero.optimizer.param_groups[0].get("fused"))
             zero.optimizer.state[shard] = {
-                k: v.to(shard.device) if k != "step" and isinstance(v, Tensor) else v for k, v in adam.items()
+                k: v.to(shard.device) if isinstance(v, Tensor) and (k != "step" or fused) else v
+                for k, v in adam.items()
             }
         self._publish_master_weights()
         for name, buffer in self.module.named_buffers():

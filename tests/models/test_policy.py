@@ -68,7 +68,7 @@ def test_padding_does_not_move_a_logprob(policy):
     with torch.no_grad():
         wide = policy(IDS, ATTENTION, RESPONSE).logprobs
         alone = policy(IDS[1:, :4], ATTENTION[1:, :4], RESPONSE[1:, :4]).logprobs
-    torch.testing.assert_close(wide[1:, :4], alone, rtol=0, atol=1e-6)
+    torch.testing.assert_close(wide[1:, :4], alone, rtol=0, atol=1e-5)
 
 
 def test_an_all_masked_batch_gives_zero_and_keeps_the_graph(policy):

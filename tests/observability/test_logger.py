@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,9 @@ def test_wandb_offline_keeps_the_run_and_never_the_key(
     logger.text(1, "rollout/sample", "1+1=2")
     logger.close()
     (run_file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    deadline = time.monotonic() + 30  # W&B's own process writes the file, in its own time
+    while b"rollout/reward" not in run_file.read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert b"rollout/reward" in run_file.read_bytes()
     assert (tmp_path / "wandb_id").read_text() in run_file.name
     written = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
