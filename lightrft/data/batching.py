@@ -38,7 +38,7 @@ def collate(rollouts: Sequence[Rollout], result: RewardResult, pad_token_id: int
         input_ids=input_ids,
         attention_mask=attention_mask,
         response_mask=response_mask,
-        group_ids=torch.tensor(_group_ids(rollouts)),
+        group_ids=torch.tensor(group_ids(rollouts)),
         rewards=torch.tensor([NAN if r is None else r for r in result.rewards]),
         policy_version=torch.tensor([r.policy_version for r in rollouts]),
         rollout_logprobs=rollout_logprobs,
@@ -46,7 +46,7 @@ def collate(rollouts: Sequence[Rollout], result: RewardResult, pad_token_id: int
     )
 
 
-def _group_ids(rollouts: Sequence[Rollout]) -> list[int]:
+def group_ids(rollouts: Sequence[Rollout]) -> list[int]:
     """A number for each run of one prompt's samples. The same row drawn twice in a step makes two groups."""
     ids: list[int] = []
     for i, rollout in enumerate(rollouts):

@@ -35,18 +35,25 @@ class Policy(nn.Module):
         self.whole_forward = not self._head_matches_forward()
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, response_mask: Tensor, with_entropy: bool = False
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        response_mask: Tensor,
+        with_entropy: bool = False,
+        temperature: float | None = None,
     ) -> PolicyOutput:
         """`input_ids`, `attention_mask` `[B, T]` right-padded int64, `response_mask [B, T]` -> log-probs.
 
         The token at position t is scored by the hidden state at t - 1. `with_entropy` adds the entropy of the
-        distribution that each response token was drawn from, in nats.
+        distribution that each response token was drawn from, in nats. `temperature` stands in for the
+        sampling temperature (texts that nobody sampled are scored at 1).
         """
         wanted = response_mask[:, 1:].bool()
         if not wanted.any():  # keep the graph: a rank without tokens still joins every collective
             wanted = torch.zeros_like(wanted)
             wanted[0, 0] = True
-        logits = self._logits(input_ids, attention_mask, wanted).float() / self.temperature
+        logits = self._logits(input_ids, attention_mask, wanted).float()
+        logits = logits / (self.temperature if temperature is None else temperature)
         targets = input_ids[:, 1:][wanted]
         log_z = torch.logsumexp(logits, -1)
         logprobs = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - log_z

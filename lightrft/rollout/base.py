@@ -18,6 +18,7 @@ class SamplingOptions:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    first_token_temperature: float | None = None  # FIRE (arXiv 2410.21236): hotter for one token, then not
     max_new_tokens: int = 2048
     max_len: int = 4096  # prompt + response; the smaller of the two limits holds
     seed: int = 0  # with the prompt's index and the sample's number, decides every draw

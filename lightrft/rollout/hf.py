@@ -78,11 +78,13 @@ class SamplingProcessor(LogitsProcessor):
             )
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        logits = scores.float() / (self.options.temperature or 1.0)
+        o, step = self.options, len(self.logprobs)
+        logits = scores.float() / (o.temperature or 1.0)
         allowed = logits if self.banned is None else logits.index_fill(-1, self.banned, float("-inf"))
-        if self.options.temperature > 0:
-            allowed = truncate_distribution(allowed, self.options.top_k, self.options.top_p)
-            step = len(self.logprobs)
+        if o.temperature > 0:
+            if step == 0 and o.first_token_temperature is not None:
+                allowed = allowed * (o.temperature / o.first_token_temperature)
+            allowed = truncate_distribution(allowed, o.top_k, o.top_p)
             token = draw(allowed, self.uniforms[:, step].to(logits.device))
         else:
             token = allowed.argmax(-1)
