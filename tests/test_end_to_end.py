@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -133,6 +134,30 @@ def test_two_ranks_give_the_losses_of_one(one_rank, tiny_model, data, tmp_path, 
     for a, b in zip(metrics(out), metrics(tmp_path), strict=True):
         for name in ("policy/loss", "policy/kl", "rollout/reward", "policy/grad_norm", "policy/entropy"):
             assert b[name] == pytest.approx(a[name], abs=1e-5), (a["step"], name)
+
+
+@pytest.mark.skipif(2 not in WORLDS, reason="needs a GPU for each of two ranks")
+def test_the_deepspeed_launcher_starts_a_second_run_beside_a_first(one_rank, tiny_model, data, tmp_path):
+    """Its port is taken, as every run of it gets the same; and it gives the losses of one rank, too."""
+    out, _ = one_rank
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        launcher = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_accelerators", "2"]
+        words = flags(tiny_model, data, tmp_path, eval_before_train=True)
+        done = subprocess.run(
+            [*launcher, "--master_port", str(port), TRAIN, *map(str, words)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+            timeout=240,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert f"port {port} is taken" in done.stdout
+    losses = [[m["policy/loss"] for m in metrics(folder)] for folder in (out, tmp_path)]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
 def test_resumed_equals_uninterrupted(tiny_model, data, tmp_path):

@@ -15,8 +15,10 @@ quiet_start()
 
 import torch
 
+from lightrft.config.port import forget, meeting_point
 from lightrft.config.render import render
 from lightrft.config.resolve import Config
+from lightrft.distributed.collectives import barrier
 from lightrft.distributed.failure import shared_failure
 from lightrft.errors import UserError
 from lightrft.trainer.build import build_controller, build_strategy, load_inputs
@@ -83,8 +85,14 @@ def _train(config: Config, running: list[Controller]) -> None:
     try:
         if config.world.rank == 0:
             print(render(inputs.plan), flush=True)
-        os.environ.update(config.world.environment())
+        world = meeting_point(config.world)
+        if world.rank == 0 and world.master_port != config.world.master_port:
+            print(f"port {config.world.master_port} is taken: meeting at {world.master_port}", flush=True)
+        os.environ.update(world.environment())
         device, strategy = build_strategy(config)
+        barrier()
+        if world.rank == 0:
+            forget(config.world.master_port)
         torch.manual_seed(config.seed)
         with shared_failure(config.world.rank, config.world.size):
             controller = build_controller(config, inputs, strategy, device)
