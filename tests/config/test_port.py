@@ -47,7 +47,8 @@ def test_ranks_of_one_launcher_agree(taken, tmp_path):
         "import sys\n"
         "from lightrft.config.port import meeting_point\n"
         "from lightrft.config.world import World\n"
-        f"print(meeting_point(World(2, int(sys.argv[1]), 0, 2, 'deepspeed', '127.0.0.1', {taken})).master_port)"
+        f"world = World(2, int(sys.argv[1]), 0, 2, 'deepspeed', '127.0.0.1', {taken})\n"
+        "print(meeting_point(world).master_port)\n"
     )
     environ = os.environ | {"TMPDIR": str(tmp_path)}
     ranks = [
