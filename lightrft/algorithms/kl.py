@@ -5,7 +5,7 @@ Source: J. Schulman, "Approximating KL divergence" (2020), with x = logprob - re
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +33,19 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) 
     return torch.exp((-x).clamp(-MAX_EXPONENT, MAX_EXPONENT)) - 1 + x
 
 
+class KLController(Protocol):
+    """Holds the coefficient of the KL term."""
+
+    coef: float
+
+    def update(self, kl: float, num_samples: int) -> None:
+        """Take note of the KL that `num_samples` samples of a step had."""
+
+    def state_dict(self) -> dict[str, float]: ...
+
+    def load_state_dict(self, state: dict[str, float]) -> None: ...
+
+
 class FixedKLController:
     """A coefficient that stays what it was given."""
 
@@ -47,3 +60,22 @@ class FixedKLController:
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         self.coef = state["coef"]
+
+
+class AdaptiveKLController(FixedKLController):
+    """Raises the coefficient while the KL lies above `target`, lowers it below (arXiv 1909.08593, eq. 3).
+
+    Each step multiplies it by 1 + clip(kl / target - 1, +-.2) x samples / horizon. Coefficient .001, target
+    .1, horizon 10000, 256 samples: KL .2 -> .00100512, KL .05 -> .00099488.
+    """
+
+    MAX_ERROR = 0.2
+
+    def __init__(self, coef: float, target: float, horizon: int = 10000) -> None:
+        super().__init__(coef)
+        self.target = target
+        self.horizon = horizon
+
+    def update(self, kl: float, num_samples: int) -> None:
+        error = max(-self.MAX_ERROR, min(self.MAX_ERROR, kl / self.target - 1))
+        self.coef *= 1 + error * num_samples / self.horizon

@@ -30,6 +30,7 @@ class DataReport:
     truncated: int = 0
     unused: int = 0  # good rows that a mixture did not reach
     problems: list[RowProblem] = field(default_factory=list)
+    noun: str = "prompts"  # what rows become
 
     @property
     def counts(self) -> Counter[str]:
@@ -37,7 +38,7 @@ class DataReport:
         return Counter(problem.reason for problem in self.problems)
 
     def __str__(self) -> str:
-        lines = [f"{self.rows} rows, {self.kept} prompts"]
+        lines = [f"{self.rows} rows, {self.kept} {self.noun}"]
         if self.truncated:
             lines[0] += f", {self.truncated} truncated"
         if self.unused:

@@ -16,16 +16,17 @@ from lightrft.errors import ModelError
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """`--pretrain` and how to load it."""
+    """A model and how to load it; `flag` is the one that named it, for messages."""
 
     path: str
     dtype: torch.dtype = torch.float32
     attn_implementation: str = "sdpa"
     trust_remote_code: bool = False
     gradient_checkpointing: bool = False
+    flag: str = "--pretrain"
 
 
-def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
+def load_tokenizer(path: str, trust_remote_code: bool = False, flag: str = "--pretrain") -> Any:
     """The tokenizer at `path`, with a pad token (the end token stands in where the model has none).
 
     Raises:
@@ -34,10 +35,10 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"--pretrain {path}: no tokenizer could be loaded: {_first_line(error)}") from error
+        raise ModelError(f"{flag} {path}: no tokenizer could be loaded: {_first_line(error)}") from error
     if tokenizer.eos_token_id is None:
         raise ModelError(
-            f"--pretrain {path}: the tokenizer has no eos_token, so no response could ever end: "
+            f"{flag} {path}: the tokenizer has no eos_token, so no response could ever end: "
             "add one to tokenizer_config.json"
         )
     if tokenizer.pad_token_id is None:
@@ -45,21 +46,21 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
     return tokenizer
 
 
-def load_model_config(path: str, trust_remote_code: bool = False) -> Any:
+def load_model_config(path: str, trust_remote_code: bool = False, flag: str = "--pretrain") -> Any:
     """The model's config, once it is known to be one that generates text.
 
     Raises:
         ModelError: missing, unreadable, of an unknown architecture, or not a causal language model.
     """
     if not Path(path).exists() and path.count("/") != 1:
-        raise ModelError(f"--pretrain {path}: there is no such folder, and it is not a hub name (org/name)")
+        raise ModelError(f"{flag} {path}: there is no such folder, and it is not a hub name (org/name)")
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"--pretrain {path}: {_first_line(error)}") from error
+        raise ModelError(f"{flag} {path}: {_first_line(error)}") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not getattr(config, "auto_map", None):
         raise ModelError(
-            f"--pretrain {path}: model_type {config.model_type!r} is no causal language model "
+            f"{flag} {path}: model_type {config.model_type!r} is no causal language model "
             f"(architectures: {config.architectures}); train.py needs one that AutoModelForCausalLM loads"
         )
     return config
@@ -69,10 +70,18 @@ def load_causal_lm(options: ModelOptions) -> PreTrainedModel:
     """The model in `options.dtype` on the CPU, dropout off, in training mode.
 
     Dropout would make the ratio of the first update differ from 1 and the reference differ from the policy.
+
+    Raises:
+        ModelError: it cannot be loaded, or is no causal language model.
     """
-    config = load_model_config(options.path, options.trust_remote_code)
+    return load_trainable(options, AutoModelForCausalLM)
+
+
+def load_trainable(options: ModelOptions, auto_class: Any) -> PreTrainedModel:
+    """What `auto_class` makes of the folder, as `load_causal_lm` says it."""
+    config = load_model_config(options.path, options.trust_remote_code, options.flag)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model = auto_class.from_pretrained(
             options.path,
             config=config,
             dtype=options.dtype,
@@ -80,7 +89,7 @@ def load_causal_lm(options: ModelOptions) -> PreTrainedModel:
             trust_remote_code=options.trust_remote_code,
         )
     except (OSError, ValueError, ImportError, RuntimeError) as error:
-        raise ModelError(f"--pretrain {options.path}: {_first_line(error)}") from error
+        raise ModelError(f"{options.flag} {options.path}: {_first_line(error)}") from error
     disable_dropout(model)
     if options.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -107,5 +116,6 @@ def end_token_ids(model: PreTrainedModel, tokenizer: Any) -> set[int]:
 
 
 def _first_line(error: Exception) -> str:
+    """What a library says of its failure, short enough for a message of ours."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,15 @@ from lightrft.observability.sentinels import SentinelBoard
 from lightrft.observability.timers import Timers
 from lightrft.observability.trajectories import TrajectoryWriter
 from lightrft.rollout.base import RolloutEngine, SamplingOptions
-from lightrft.trainer.checkpoint import CheckpointStore, restore_rng_state, rng_state
+from lightrft.trainer.checkpoint import CheckpointStore
+from lightrft.trainer.critic import CriticUpdater
+from lightrft.trainer.ema import EMA
 from lightrft.trainer.evaluate import Evaluator, summary
 from lightrft.trainer.experience import ExperienceMaker
 from lightrft.trainer.export import Exporter
-from lightrft.trainer.optimize import UpdateCounters
+from lightrft.trainer.metrics import MetricSums
+from lightrft.trainer.resample import DynamicSampler
+from lightrft.trainer.state import local_state, shared_state
 from lightrft.trainer.update import PolicyUpdater
 from lightrft.types import Prompt, RewardResult, Rollout
 
@@ -46,6 +50,8 @@ class Parts:
     reward: Any
     experience_maker: ExperienceMaker
     updater: PolicyUpdater
+    critic_updater: CriticUpdater | None
+    ema: EMA | None
     evaluator: Evaluator | None
     checkpoints: CheckpointStore
     exporter: Exporter
@@ -70,6 +76,8 @@ class FitOptions:
     num_episodes: int
     rollouts_per_step: int
     sampling: SamplingOptions
+    max_gen_batches: int = 1  # more than 1: dynamic sampling
+    freezing_actor_steps: int = 0  # the critic learns alone for so many steps
     eval_before_train: bool = False
     eval_steps: int = 0
     save_steps: int = 0
@@ -138,19 +146,52 @@ class Controller:
             parts.engine.sleep()
         with timers("reward"), console.phase("reward"):
             result: RewardResult = parts.reward(rollouts)
+        sampling = MetricSums()
+        if self.options.max_gen_batches > 1:
+            rollouts, result = self._resample(rollouts, result, sampling)
         with timers("experience"), console.phase("experience"):
             experience, metrics = parts.experience_maker.make(rollouts, result)
         with timers("update"), console.phase("update"):
-            metrics.merge(parts.updater.update(experience))
+            if parts.critic_updater is not None:
+                metrics.merge(parts.critic_updater.update(experience))
+            if self.step >= self.options.freezing_actor_steps:
+                metrics.merge(parts.updater.update(experience))
         with timers("sync"), console.phase("sync"):
             parts.engine.sync_weights(parts.policy)
         self.observers.trajectories.write(self.step + 1, rollouts, result)
-        return metrics.reduce(self.device)
+        metrics.merge(sampling)
+        reduced = metrics.reduce(self.device)
+        if "policy/kl" in reduced:
+            num_samples = int(reduced["train/samples"])
+            parts.updater.kl_controller.update(reduced["policy/kl"], num_samples)
+        return reduced
+
+    def _resample(
+        self, rollouts: list[Rollout], result: RewardResult, metrics: MetricSums
+    ) -> tuple[list[Rollout], RewardResult]:
+        """Dynamic sampling: other prompts in the place of groups that teach nothing."""
+        timers, console = self.observers.timers, self.observers.console
+
+        def generate() -> list[Rollout]:
+            with timers("generate"), console.phase("generate"):
+                self.parts.engine.wake()
+                more = self._generate()
+                self.parts.engine.sleep()
+            return more
+
+        def reward(more: list[Rollout]) -> RewardResult:
+            with timers("reward"), console.phase("reward"):
+                scored: RewardResult = self.parts.reward(more)
+            return scored
+
+        sampler = DynamicSampler(generate, reward, self.options.max_gen_batches, self.device)
+        return sampler.complete(rollouts, result, metrics)
 
     def _generate(self) -> list[Rollout]:
         """The next rollouts of this rank's share of the prompts."""
-        number = self.step * self.options.rollouts_per_step
-        rows = self.parts.sampler.next_batch()
+        sampler = self.parts.sampler
+        number = (sampler.episode * len(sampler) + sampler.position) * self.options.rollouts_per_step
+        rows = sampler.next_batch()
         size = len(rows) // self.options.rollouts_per_step
         rollouts: list[Rollout] = []
         for start in range(0, len(rows), size):
@@ -189,34 +230,18 @@ class Controller:
         with self.observers.timers("save"), self.observers.console.phase("save"):
             self.last_checkpoint = self.parts.checkpoints.save(
                 meta=self.run_record | {"step": self.step},
-                shared=self._shared_state(),
-                local={"policy": self.parts.policy.state_dict(), "rng": rng_state()},
+                shared=shared_state(self.parts, self.step),
+                local=local_state(self.parts),
                 export=self.parts.exporter.write if self.options.save_hf_ckpt else None,
             )
         self.observers.console.text(f"step {self.step}: checkpoint {self.last_checkpoint}")
 
     def _export(self) -> None:
         with self.observers.timers("save"), self.observers.console.phase("export"):
-            folder = self.parts.exporter.export_final()
+            parts = self.parts
+            folder = parts.exporter.export_final()
+            if parts.ema is not None:
+                parts.exporter.export_final("hf_ema", parts.ema.parameters())
+            if parts.critic_updater is not None:
+                parts.critic_updater.export(folder.with_name("critic"))
         self.observers.console.text(f"model written to {folder}")
-
-    def _shared_state(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "sampler": self.parts.sampler.state_dict(),
-            "counters": asdict(self.parts.updater.optimizer.counters),
-            "kl_controller": self.parts.updater.kl_controller.state_dict(),
-            "policy_version": self.parts.engine.policy_version,
-        }
-
-    def restore(self, shared: dict[str, Any], local: dict[str, Any]) -> None:
-        """Continue where a checkpoint was written, bit for bit."""
-        parts = self.parts
-        parts.policy.load_state_dict(local["policy"])
-        parts.sampler.load_state_dict(shared["sampler"])
-        parts.updater.optimizer.counters = UpdateCounters(**shared["counters"])
-        parts.updater.kl_controller.load_state_dict(shared["kl_controller"])
-        parts.engine.sync_weights(parts.policy)
-        parts.engine.policy_version = shared["policy_version"]
-        restore_rng_state(local["rng"])
-        self.step = shared["step"]

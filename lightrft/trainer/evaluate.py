@@ -9,8 +9,8 @@ from typing import Any
 from lightrft.data.sampler import eval_batches
 from lightrft.distributed.collectives import rank, world_size
 from lightrft.rollout.base import RolloutEngine, SamplingOptions
-from lightrft.trainer.experience import passed
 from lightrft.trainer.metrics import MetricSums
+from lightrft.trainer.rollout_metrics import passed
 from lightrft.types import Prompt, Rollout
 
 

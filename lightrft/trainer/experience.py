@@ -1,26 +1,51 @@
-"""From rollouts and rewards to a batch that is ready to train on: log-probs, KL, advantages."""
+"""From rollouts and rewards to a batch that is ready to train on: log-probs, values, KL, advantages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from lightrft.algorithms.advantages._common import AdvantageInputs, AdvantageOutputs, zero_spread_groups
-from lightrft.algorithms.kl import FixedKLController, KLEstimator, kl_estimate
-from lightrft.algorithms.masking import masked, masked_max, masked_sum
-from lightrft.algorithms.shaping import clip_symmetric, whiten
-from lightrft.data.batching import collate, forward_order, micro_batches
-from lightrft.distributed.collectives import reduce_sum
+from lightrft.algorithms.advantages._common import AdvantageInputs
+from lightrft.algorithms.components import Estimator
+from lightrft.algorithms.correction import CorrectionMode, correction_weights
+from lightrft.algorithms.filtering import entropy_threshold, high_entropy_mask
+from lightrft.algorithms.kl import KLController, KLEstimator, kl_estimate
+from lightrft.algorithms.masking import masked, masked_sum
+from lightrft.algorithms.shaping import RunningMoments, clip_symmetric, overlong_penalty, whiten
+from lightrft.data.batching import collate
+from lightrft.distributed.collectives import reduce_max, reduce_sum
 from lightrft.distributed.strategy import TrainableModel
 from lightrft.models.policy import Policy
+from lightrft.models.scoring import score_tokens, score_tokens_each
+from lightrft.models.teacher import LocalTeacher, Teacher
 from lightrft.trainer.metrics import MetricSums
+from lightrft.trainer.rollout_metrics import add_advantage_metrics, add_gap_metrics, rollout_metrics
 from lightrft.types import Experience, RewardResult, Rollout
 
-Estimator = Callable[[AdvantageInputs], AdvantageOutputs]
+
+@dataclass(frozen=True)
+class Models:
+    """Whoever has something to say about a response. None: the run has no use for it."""
+
+    policy: TrainableModel
+    reference: Policy | None = None
+    critic: TrainableModel | None = None
+    teacher: Teacher | None = None
+
+
+@dataclass(frozen=True)
+class ShapingOptions:
+    """What happens to the task's rewards, in this order: overlong penalty, running normalisation, clip."""
+
+    overlong_buffer_len: int = 0  # 0: no penalty
+    overlong_penalty_factor: float = 1.0
+    max_response_len: int = 2048
+    running_norm: bool = False
+    running_norm_minus_mean: bool = False
+    reward_clip: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -28,13 +53,19 @@ class ExperienceOptions:
     """The flags that shape experience."""
 
     micro_batch_size: int
+    shaping: ShapingOptions = field(default_factory=ShapingOptions)
     gamma: float = 1.0
+    lambd: float = 0.95
     group_std: bool = True
-    reward_clip: float = 0.0
     advantages_norm: bool = False
     advantage_clip: float = 0.0
     kl_in_reward: bool = False
     kl_estimator: KLEstimator = "k3"
+    rollout_is: CorrectionMode = "none"
+    rollout_is_cap: float = 2.0
+    high_entropy_token_ratio: float = 0.0
+    opd_kl_coef: float = 1.0
+    task_reward: bool = True
 
 
 class ExperienceMaker:
@@ -42,122 +73,130 @@ class ExperienceMaker:
 
     def __init__(
         self,
-        policy: TrainableModel,
-        reference: Policy | None,
+        models: Models,
         estimator: Estimator,
-        kl_controller: FixedKLController,
+        kl_controller: KLController,
         options: ExperienceOptions,
-        tokenizer: Any,
+        pad_token_id: int,
         device: torch.device,
     ) -> None:
-        self.policy = policy
-        self.reference = reference
+        self.models = models
         self.estimator = estimator
         self.kl_controller = kl_controller
         self.options = options
-        self.pad_token_id = int(tokenizer.pad_token_id)
+        self.pad_token_id = pad_token_id
         self.device = device
+        self.moments = RunningMoments()
 
     def make(self, rollouts: Sequence[Rollout], result: RewardResult) -> tuple[Experience, MetricSums]:
         """All of this rank's samples of a step -> experience on the CPU, advantages included."""
         experience = collate(rollouts, result, self.pad_token_id)
         metrics = rollout_metrics(rollouts, result, experience)
-        experience.old_logprobs = self._logprobs(self.policy.module, experience, metrics)
-        if self.reference is not None:
-            experience.ref_logprobs = self._logprobs(self.reference, experience, None)
-            kl = self._kl(experience)
-            metrics.add("policy/kl", masked_sum(kl, experience.response_mask), experience.response_mask.sum())
-        experience.advantages = self._advantages(experience)
-        _add_gap_metrics(experience, metrics)
-        _add_advantage_metrics(experience, metrics)
+        entropy = self._score(experience)
+        mask = experience.response_mask
+        metrics.add("policy/entropy", masked_sum(entropy, mask), mask.sum())
+        if experience.ref_logprobs is not None:
+            metrics.add("policy/kl", self._kl(experience).sum(), mask.sum())
+        rewards = self._shape(experience, metrics)
+        self._add_advantages(experience, rewards)
+        experience.loss_weights = self._loss_weights(experience, entropy, metrics)
+        add_gap_metrics(experience, metrics)
+        add_advantage_metrics(experience, metrics)
         return experience, metrics
 
-    @torch.no_grad()
-    def _logprobs(self, model: Any, experience: Experience, metrics: MetricSums | None) -> Tensor:
-        """Log-probs `[B, T]` by `model`; its entropy is collected where `metrics` is given."""
-        out = torch.zeros_like(experience.response_mask)
-        for rows in micro_batches(forward_order(experience.attention_mask), self.options.micro_batch_size):
-            part = experience.select(rows).to(self.device)
-            scored = model(
-                part.input_ids, part.attention_mask, part.response_mask, with_entropy=metrics is not None
+    def _score(self, experience: Experience) -> Tensor:
+        """Fill in what each model says of the responses; returns the policy's entropy `[B, T]`."""
+        models, size = self.models, self.options.micro_batch_size
+        policy = models.policy.module
+        experience.old_logprobs, entropy = score_tokens_each(
+            lambda part: policy(part.input_ids, part.attention_mask, part.response_mask, with_entropy=True),
+            experience,
+            size,
+            self.device,
+        )
+        if models.reference is not None:
+            reference = LocalTeacher(models.reference, size, self.device)
+            experience.ref_logprobs = reference.logprobs(experience)
+        if models.critic is not None:
+            critic = models.critic.module
+            experience.values = score_tokens(
+                lambda part: critic(part.input_ids, part.attention_mask, part.response_mask),
+                experience,
+                size,
+                self.device,
             )
-            out[rows, : part.input_ids.shape[1]] = scored.logprobs.cpu()
-            if metrics is not None:
-                metrics.add("policy/entropy", scored.entropy.sum(), part.response_mask.sum())
-        return out
+        return entropy
 
     def _kl(self, experience: Experience) -> Tensor:
+        """KL of each response token before the update, `[B, T]`."""
         assert experience.old_logprobs is not None and experience.ref_logprobs is not None
         kl = kl_estimate(experience.old_logprobs, experience.ref_logprobs, self.options.kl_estimator)
         return masked(kl, experience.response_mask)
 
-    def _advantages(self, experience: Experience) -> Tensor:
-        """Reward clip, estimator, whitening, advantage clip, in that order; each at most once."""
-        token_rewards = torch.zeros_like(experience.response_mask)
-        if self.options.kl_in_reward and self.reference is not None:
+    def _shape(self, experience: Experience, metrics: MetricSums) -> Tensor:
+        """The task's rewards `[B]` after overlong penalty, running normalisation and clip."""
+        o, rewards = self.options.shaping, experience.rewards
+        if o.overlong_buffer_len:
+            lengths = experience.response_mask.sum(-1)
+            penalty = overlong_penalty(
+                lengths, o.max_response_len, o.overlong_buffer_len, o.overlong_penalty_factor
+            )
+            metrics.add("shaping/overlong_share", (penalty < 0).sum(), len(penalty))
+            rewards = rewards + penalty
+        if o.running_norm:
+            self.moments.update(rewards.to(self.device), reduce_sum)
+            rewards = self.moments.normalise(rewards, o.running_norm_minus_mean)
+        rewards = clip_symmetric(rewards, o.reward_clip)
+        known = ~rewards.isnan()
+        metrics.add("shaping/reward_after", masked(rewards, known).sum(), known.sum())
+        return rewards
+
+    def _add_advantages(self, experience: Experience, rewards: Tensor) -> None:
+        """Estimator, whitening, clip: each at most once."""
+        o, mask = self.options, experience.response_mask
+        token_rewards = torch.zeros_like(mask)
+        kl_in_reward = o.kl_in_reward or self.estimator.kl_in_reward
+        if kl_in_reward and experience.ref_logprobs is not None:
             token_rewards = -self.kl_controller.coef * self._kl(experience)
-        outputs = self.estimator(
+        teacher = self.models.teacher
+        outputs = self.estimator.compute(
             AdvantageInputs(
-                rewards=clip_symmetric(experience.rewards, self.options.reward_clip),
+                rewards=rewards,
                 group_ids=experience.group_ids,
-                response_mask=experience.response_mask,
+                response_mask=mask,
                 token_rewards=token_rewards,
-                gamma=self.options.gamma,
-                group_std=self.options.group_std,
+                gamma=o.gamma,
+                group_std=o.group_std,
+                values=experience.values,
+                lambd=o.lambd,
+                old_logprobs=experience.old_logprobs,
+                teacher_logprobs=None if teacher is None else teacher.logprobs(experience),
+                opd_kl_coef=o.opd_kl_coef,
+                task_reward=o.task_reward,
             )
         )
         advantages = outputs.advantages
-        if self.options.advantages_norm:
-            advantages = whiten(
-                advantages.to(self.device), experience.response_mask.to(self.device), reduce_sum
+        if o.advantages_norm or self.estimator.whitens:
+            advantages = whiten(advantages.to(self.device), mask.to(self.device), reduce_sum).cpu()
+        experience.advantages = clip_symmetric(advantages, o.advantage_clip)
+        experience.returns = outputs.returns
+
+    def _loss_weights(self, experience: Experience, entropy: Tensor, metrics: MetricSums) -> Tensor | None:
+        """The weight of each token's policy loss `[B, T]`, or None where all are 1."""
+        o, mask = self.options, experience.response_mask
+        if o.rollout_is == "none" and not o.high_entropy_token_ratio:
+            return None
+        weights = torch.ones_like(mask)
+        assert experience.old_logprobs is not None and experience.rollout_logprobs is not None
+        if o.rollout_is != "none":
+            weights = correction_weights(
+                experience.old_logprobs, experience.rollout_logprobs, mask, o.rollout_is, o.rollout_is_cap
             )
-            advantages = advantages.cpu()
-        return clip_symmetric(advantages, self.options.advantage_clip)
-
-
-def rollout_metrics(rollouts: Sequence[Rollout], result: RewardResult, experience: Experience) -> MetricSums:
-    """What can be said of rollouts before any model looks at them."""
-    metrics = MetricSums()
-    n = len(rollouts)
-    scored = [r for r in result.rewards if r is not None]
-    metrics.add("rollout/reward", sum(scored), len(scored))
-    metrics.add("rollout/pass_rate", sum(passed(result, i) for i in range(n)), len(scored))
-    metrics.add("rollout/response_length", sum(len(r.token_ids) for r in rollouts), n)
-    metrics.add("rollout/truncated_share", sum(r.finish_reason == "length" for r in rollouts), n)
-    metrics.add("rollout/unparsed_share", sum(s == "unparsed" for s in result.statuses), n)
-    metrics.add("rollout/excluded_share", n - len(scored), n)
-    tied, groups = zero_spread_groups(experience.rewards, experience.group_ids)
-    metrics.add("rollout/zero_spread_share", tied, groups)
-    for name, values in result.parts.items():
-        known = [v for v in values if v is not None]
-        metrics.add(f"reward/{name}", sum(known), len(known))
-    return metrics
-
-
-def passed(result: RewardResult, i: int) -> bool:
-    """Did response `i` solve its task?
-
-    A part called `answer` decides where there is one (a format bonus is no solution); else the first of
-    several rewards, unweighted; else the reward itself. It must reach 1.
-    """
-    answers = [name for name in result.parts if name.rpartition("/")[2] == "answer"]
-    name = next(iter(answers or result.parts), None)
-    value = result.rewards[i] if name is None else result.parts[name][i]
-    return value is not None and value >= 1.0 - 1e-6
-
-
-def _add_gap_metrics(experience: Experience, metrics: MetricSums) -> None:
-    """How far the engine's log-probs are from the trainer's, on the tokens for which the engine gave any."""
-    assert experience.old_logprobs is not None and experience.rollout_logprobs is not None
-    known = experience.response_mask.bool() & ~experience.rollout_logprobs.isnan()
-    gap = masked((experience.old_logprobs - experience.rollout_logprobs).abs(), known)
-    metrics.add("rollout/logprob_gap_mean", gap.sum(), known.sum())
-    metrics.add_max("rollout/logprob_gap_max", masked_max(gap, known))
-
-
-def _add_advantage_metrics(experience: Experience, metrics: MetricSums) -> None:
-    assert experience.advantages is not None
-    mask, advantages = experience.response_mask, experience.advantages
-    metrics.add("policy/advantage_mean", masked_sum(advantages, mask), mask.sum())
-    metrics.add("policy/advantage_abs_mean", masked_sum(advantages.abs(), mask), mask.sum())
-    metrics.add_total("train/tokens", mask.sum())
+            metrics.add("policy/correction_weight", masked_sum(weights, mask), mask.sum())
+        if o.high_entropy_token_ratio:
+            on_device = entropy.to(self.device), mask.to(self.device)
+            threshold = entropy_threshold(*on_device, o.high_entropy_token_ratio, reduce_sum, reduce_max)
+            kept = high_entropy_mask(entropy, mask, threshold)
+            metrics.add("policy/filtered_share", mask.sum() - kept.sum(), mask.sum())
+            weights = weights * kept
+        return weights

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from lightrft.distributed.collectives import barrier, rank
@@ -27,10 +29,13 @@ class Exporter:
         self.save_path = save_path
         self.run_id = run_id
 
-    def write(self, folder: Path) -> None:
-        """Write into `folder`. Collective: the weights may be spread over ranks."""
+    def write(self, folder: Path, parameters: Iterable[tuple[str, Tensor]] | None = None) -> None:
+        """Write into `folder`. Collective: the weights may be spread over ranks.
+
+        `parameters` stand in for the policy's own (their moving averages); only rank 0 needs any.
+        """
         state = {}
-        for name, parameter in self.policy.full_parameters():
+        for name, parameter in self.policy.full_parameters() if parameters is None else parameters:
             if rank() == 0:
                 state[name.removeprefix(PREFIX)] = parameter.cpu()
         if rank() == 0:
@@ -39,13 +44,13 @@ class Exporter:
             self.tokenizer.save_pretrained(folder)
         barrier()
 
-    def export_final(self) -> Path:
-        """`<save_path>/hf`, replaced as a whole. Collective."""
-        final = self.save_path / "hf"
-        temporary = self.save_path / f".tmp_{self.run_id}_hf"
+    def export_final(self, name: str = "hf", parameters: Iterable[tuple[str, Tensor]] | None = None) -> Path:
+        """`<save_path>/<name>`, replaced as a whole. Collective."""
+        final = self.save_path / name
+        temporary = self.save_path / f".tmp_{self.run_id}_{name}"
         if rank() == 0:
             shutil.rmtree(temporary, ignore_errors=True)
-        self.write(temporary)
+        self.write(temporary, parameters)
         if rank() == 0:
             replace_folder(temporary, final)
         barrier()

@@ -21,8 +21,9 @@ from lightrft.config.resolve import Config
 from lightrft.distributed.collectives import barrier
 from lightrft.distributed.failure import shared_failure
 from lightrft.errors import UserError
-from lightrft.trainer.build import build_controller, build_strategy, load_inputs
+from lightrft.trainer.build import build_controller, build_strategy
 from lightrft.trainer.controller import Controller
+from lightrft.trainer.inputs import load_inputs
 
 PATIENCE_SECONDS = 10.0  # for ending cleanly, before another signal ends the process at once
 

@@ -10,7 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lightrft.algorithms.kl import FixedKLController, KLEstimator, kl_estimate
+from lightrft.algorithms.components import PolicyLoss
+from lightrft.algorithms.kl import KLController, KLEstimator, kl_estimate
 from lightrft.algorithms.losses._common import LossOptions, log_ratio
 from lightrft.algorithms.masking import (
     LossAggMode,
@@ -23,18 +24,7 @@ from lightrft.data.batching import forward_order, micro_batches, step_slices
 from lightrft.distributed.collectives import reduce_sum
 from lightrft.trainer.metrics import MetricSums
 from lightrft.trainer.optimize import Optimizer
-from lightrft.types import Experience, LossInputs, LossOutputs
-
-PolicyLoss = Callable[[LossInputs, LossOptions], LossOutputs]
-
-
-class Updater(Protocol):
-    """Something that learns from an experience."""
-
-    optimizer: Optimizer
-
-    def update(self, experience: Experience) -> MetricSums:
-        """Every optimizer step of one experience. Collective; raises the same error on all ranks."""
+from lightrft.types import Experience, LossInputs
 
 
 class AuxiliaryLoss(Protocol):
@@ -90,7 +80,7 @@ class PolicyUpdater:
         self,
         optimizer: Optimizer,
         policy_loss: PolicyLoss,
-        kl_controller: FixedKLController,
+        kl_controller: KLController,
         batch_options: BatchOptions,
         options: PolicyOptions,
         auxiliary: AuxiliaryLoss | None = None,

@@ -96,6 +96,34 @@ RUNS = [
     ),
     ("whole_distribution", {"top_k": 50}, "warning: top_k 50: responses"),
     ("whole_distribution", {"top_p": 0.5, "top_k": 50}, "warning: top_p 0.5 and top_k 50: responses"),
+    (
+        "distillation_has_a_teacher",
+        {"advantage_estimator": "on_policy_distillation", "use_kl_loss": True},
+        "error: advantage_estimator on_policy_distillation needs a teacher: give --teacher_pretrain or "
+        "--teacher_model_url",
+    ),
+    (
+        "distillation_has_a_teacher",
+        {
+            "advantage_estimator": "on_policy_distillation",
+            "use_kl_loss": True,
+            "teacher_model_url": "http://localhost:1",
+            "temperature": 0.7,
+        },
+        "temperature (0.7): a teacher at --teacher_model_url scores at 1: use --temperature 1.0",
+    ),
+    (
+        "kl_can_act",
+        {"kl_controller": "adaptive", "init_kl_coef": 0},
+        "error: kl_controller adaptive multiplies init_kl_coef, and 0 stays 0",
+    ),
+    (
+        "kl_can_act",
+        {"advantage_estimator": "cpgd", "init_kl_coef": 0.01},
+        "error: init_kl_coef (0.01) cannot act: advantage_estimator cpgd takes no penalty in the reward: add "
+        "--use_kl_loss, or use --init_kl_coef 0",
+    ),
+    ("kl_has_no_effect", {"advantage_estimator": "cpgd"}, "warning: init_kl_coef (0.001) cannot act"),
 ]
 
 
@@ -125,6 +153,8 @@ HOLDING = [
     ("k1_is_no_loss", {"kl_estimator": "k1"}),
     ("k1_is_no_loss", {"kl_estimator": "k1", "use_kl_loss": True, "init_kl_coef": 0}),
     ("kl_counts_once", {"advantage_estimator": "reinforce++"}),
+    ("kl_can_act", {"advantage_estimator": "cpgd", "init_kl_coef": 0.01, "use_kl_loss": True}),
+    ("kl_has_no_effect", {"advantage_estimator": "cpgd", "use_kl_loss": True}),
 ]
 
 

@@ -12,6 +12,7 @@ from lightrft.algorithms.masking import masked
 # A group counts as tied when its rewards differ by less than this share of their size: what is left of a tie
 # after float32 arithmetic must never be divided by a spread of nearly 0.
 TIE = 1e-6
+EPSILON = 1e-6  # beside the std of a group
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,30 @@ def zero_spread_groups(rewards: Tensor, group_ids: Tensor) -> tuple[int, int]:
     return len(set(group_ids[tied].tolist())), len(set(group_ids.tolist()))
 
 
+def normalised_in_group(inputs: AdvantageInputs) -> Tensor:
+    """(r - mean) / (std + 1e-6) of each row's group, or r - mean; float64 `[B]`, 0 in a tied group."""
+    stats = group_stats(inputs.rewards, inputs.group_ids)
+    scores = inputs.rewards.double() - stats.mean
+    if inputs.group_std:
+        scores = scores / (stats.std + EPSILON)
+    return masked(scores, ~stats.tied)
+
+
+def token_rewards_with_score(scores: Tensor, inputs: AdvantageInputs) -> Tensor:
+    """`token_rewards` plus `scores [B]` at each row's last response token, `[B, T]`; NaN counts as 0."""
+    mask = inputs.response_mask.bool()
+    rewards = masked(inputs.token_rewards, mask)
+    last = (torch.arange(mask.shape[1], device=mask.device) * mask).amax(-1, keepdim=True)
+    at_end = torch.nan_to_num(scores, nan=0.0).to(rewards.dtype).unsqueeze(-1)
+    return rewards.scatter_add(1, last, at_end * mask.any(-1, keepdim=True))
+
+
+def spread_over_response(scores: Tensor, inputs: AdvantageInputs) -> Tensor:
+    """`scores [B]` at every response token of its row, `[B, T]`."""
+    mask = inputs.response_mask
+    return masked(scores.to(inputs.token_rewards.dtype).unsqueeze(-1).expand(mask.shape), mask)
+
+
 def rewards_to_go(scores: Tensor, inputs: AdvantageInputs) -> Tensor:
     """The token stage A_t = R_t + gamma * A_{t+1}, `[B, T]`.
 
@@ -86,10 +111,7 @@ def rewards_to_go(scores: Tensor, inputs: AdvantageInputs) -> Tensor:
     `inputs.token_rewards`. A masked token in the middle is skipped, as if it were not there.
     """
     mask = inputs.response_mask.bool()
-    rewards = masked(inputs.token_rewards, mask)
-    last = (torch.arange(mask.shape[1], device=mask.device) * mask).amax(-1, keepdim=True)
-    at_end = torch.nan_to_num(scores, nan=0.0).to(rewards.dtype).unsqueeze(-1)
-    rewards = rewards.scatter_add(1, last, at_end * mask.any(-1, keepdim=True))
+    rewards = token_rewards_with_score(scores, inputs)
     if inputs.gamma == 1.0:  # the usual case, without a loop over time
         return masked(rewards.flip(-1).cumsum(-1).flip(-1), mask)
     out = torch.zeros_like(rewards)

@@ -6,26 +6,18 @@ Scalar stage (r - mean) / (std + 1e-6) with the unbiased std; `--no_group_std` g
 
 from __future__ import annotations
 
-import torch
-
 from lightrft.algorithms.advantages._common import (
     AdvantageInputs,
     AdvantageOutputs,
-    group_stats,
+    normalised_in_group,
     rewards_to_go,
 )
 
 NEEDS_GROUPS = True
 NEEDS_CRITIC = False
 WHITENS = False
-EPSILON = 1e-6
 
 
 def compute(inputs: AdvantageInputs) -> AdvantageOutputs:
-    """The normalised reward, plus what `token_rewards` still brings after each token."""
-    stats = group_stats(inputs.rewards, inputs.group_ids)
-    scores = inputs.rewards.double() - stats.mean
-    if inputs.group_std:
-        scores = scores / (stats.std + EPSILON)
-    scores = torch.where(stats.tied, torch.zeros_like(scores), scores)
-    return AdvantageOutputs(rewards_to_go(scores.float(), inputs))
+    """The normalised reward, plus what `token_rewards` still brings after each token, `[B, T]`."""
+    return AdvantageOutputs(rewards_to_go(normalised_in_group(inputs), inputs))

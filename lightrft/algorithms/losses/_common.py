@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from lightrft.algorithms.masking import masked, masked_sum
+from lightrft.types import LossInputs, LossOutputs
 
 # Log-ratios beyond this are clamped before exp: exp(20) is 5e8, far outside any clip range, and finite.
 MAX_LOG_RATIO = 20.0
@@ -14,11 +16,12 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True)
 class LossOptions:
-    """The flags that losses read: `--clip_range`, `--clip_range_higher`, `--dual_clip` (0: off)."""
+    """What losses read: `--clip_range`, `--clip_range_higher`, `--dual_clip` (0: off), `--kl_target`."""
 
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float = 0.0
+    drift_coef: float = 0.0  # weight of CPGD's drift term
 
 
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -29,3 +32,23 @@ def log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
 def share(condition: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """(sum, count) of a bool `[B, T]` over response tokens, for a metric."""
     return masked_sum(condition.float(), mask), mask.float().sum()
+
+
+def clipped_surrogate(ratio: Tensor, inputs: LossInputs, options: LossOptions) -> LossOutputs:
+    """-min(p A, clip(p) A) of each token `[B, T]`, for whatever `ratio` means, with the dual clip for A < 0.
+
+    A bound counts as active, in the metrics, only where it stops the gradient.
+    """
+    advantages, mask = inputs.advantages, inputs.response_mask
+    clipped = ratio.clamp(1 - options.clip_low, 1 + options.clip_high)
+    losses = -torch.minimum(ratio * advantages, clipped * advantages)
+    metrics = {
+        "clip_fraction_high": share((ratio > 1 + options.clip_high) & (advantages > 0), mask),
+        "clip_fraction_low": share((ratio < 1 - options.clip_low) & (advantages < 0), mask),
+    }
+    if options.dual_clip > 0:
+        cap = -options.dual_clip * advantages
+        capped = (advantages < 0) & (losses > cap)
+        metrics["dual_clip_fraction"] = share(capped, mask)
+        losses = torch.where(capped, cap, losses)
+    return LossOutputs(losses, metrics)

@@ -27,16 +27,6 @@ ALGORITHM = Group(
                 "on_policy_distillation",
             ),
             user_file=True,
-            planned_choices={
-                "gae": "the critic and its estimator",
-                "reinforce": "the reinforce estimator",
-                "rloo": "the rloo estimator",
-                "reinforce_baseline": "the reinforce_baseline estimator",
-                "cpgd": "the cpgd estimator and its loss",
-                "reinforce++": "the reinforce++ estimator",
-                "on_policy_distillation": "the teacher and its estimator",
-                "path.py:Object": "estimators of your own",
-            },
         ),
         Flag(
             "n_samples_per_prompt",
@@ -51,7 +41,7 @@ ALGORITHM = Group(
             "flag",
             False,
             "subtract the group's mean without dividing by its spread (Dr.GRPO)",
-            acts_when=(When("advantage_estimator", ("group_norm", "on_policy_distillation")),),
+            acts_when=(When("advantage_estimator", ("group_norm", "cpgd", "on_policy_distillation")),),
         ),
         Flag("gamma", "float", 1.0, "discount of later rewards", range=SHARE),
         Flag("lambd", "float", 0.95, "GAE lambda", range=SHARE, acts_when=(CRITIC,)),
@@ -85,7 +75,6 @@ ALGORITHM = Group(
             "whether the coefficient follows the measured KL",
             choices=("fixed", "adaptive"),
             acts_when=(WITH_KL,),
-            planned_choices={"adaptive": "the adaptive controller"},
         ),
         Flag(
             "kl_target",
@@ -112,14 +101,6 @@ ALGORITHM = Group(
             choices=("ppo", "cpgd", "gspo", "gmpo", "cispo", "sapo"),
             default_text="ppo; cpgd with that estimator",
             user_file=True,
-            planned_choices={
-                "cpgd": "the cpgd loss",
-                "gspo": "the gspo loss",
-                "gmpo": "the gmpo loss",
-                "cispo": "the cispo loss",
-                "sapo": "the sapo loss",
-                "path.py:Object": "losses of your own",
-            },
         ),
         Flag(
             "clip_range",
@@ -147,7 +128,7 @@ ALGORITHM = Group(
             "loss of a bad token at most this times |advantage|; 0 = off",
             range=AT_LEAST_0,
             advised="3",
-            acts_when=(When("policy_loss", ("ppo",)),),
+            acts_when=(When("policy_loss", ("ppo", "gspo")),),
         ),
         Flag(
             "value_clip",
@@ -171,8 +152,6 @@ ALGORITHM = Group(
             0.0,
             "train only on this top share of response tokens by entropy; 0 = all",
             range=SHARE,
-            planned="the high-entropy token filter",
-            off=0.0,
         ),
         Flag(
             "rollout_is",
@@ -180,11 +159,6 @@ ALGORITHM = Group(
             "none",
             "correction for the gap between the engine's and the trainer's log-probs",
             choices=("none", "token", "sequence", "mask"),
-            planned_choices={
-                "token": "rollout correction",
-                "sequence": "rollout correction",
-                "mask": "rollout correction",
-            },
         ),
         Flag(
             "rollout_is_cap",
@@ -199,7 +173,6 @@ ALGORITHM = Group(
             "flag",
             False,
             "replace groups without any spread of rewards by sampling further prompts",
-            planned="dynamic sampling",
         ),
         Flag(
             "max_gen_batches",
@@ -217,7 +190,6 @@ ALGORITHM = Group(
             "sampling temperature of the first token (FIRE)",
             default_text="value of --temperature",
             range=POSITIVE,
-            planned="FIRE sampling",
         ),
         Flag("top_p", "float", 0.9, "nucleus sampling probability", range=SHARE_ABOVE_0, advised="0.8-1.0"),
         Flag("top_k", "int", 0, "sample among the k most probable tokens; 0 = off", range=AT_LEAST_0),

@@ -68,7 +68,6 @@ DATA = Group(
             None,
             "texts for a language-model loss beside the policy's (PTX)",
             metavar="DATA",
-            planned="the language-model loss on pretraining texts",
         ),
     ),
 )
@@ -123,7 +122,6 @@ REWARD_PROCESSING = Group(
             "flag",
             False,
             "normalise rewards by running statistics",
-            planned="running normalisation of rewards",
         ),
         Flag(
             "reward_running_norm_minus_mean",
@@ -140,7 +138,6 @@ REWARD_PROCESSING = Group(
             "flag",
             False,
             "penalise responses that run into the last tokens of generate_max_len (DAPO)",
-            planned="the overlong penalty",
         ),
         Flag(
             "overlong_buffer_len",

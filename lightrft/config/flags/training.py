@@ -80,7 +80,6 @@ TRAINING = Group(
             "flag",
             False,
             "keep an exponential moving average of the policy",
-            planned="moving averages of the policy",
         ),
         Flag(
             "ema_beta",

@@ -61,6 +61,58 @@ def groups_need_samples(config: Config) -> Iterator[str]:
 
 
 @error
+def distillation_has_a_teacher(config: Config) -> Iterator[str]:
+    if not _literal("algorithms/advantages", config.advantage_estimator, "NEEDS_TEACHER", False):
+        return
+    name, sources = config.advantage_estimator, (config.teacher_pretrain, config.teacher_model_url)
+    if not any(sources):
+        yield f"advantage_estimator {name} needs a teacher: give --teacher_pretrain or --teacher_model_url"
+    if all(sources):
+        yield f"teacher_pretrain and teacher_model_url both name a teacher for {name}: give one of them"
+    if config.teacher_model_url and config.temperature != 1.0:
+        yield (
+            f"temperature ({config.temperature:g}): a teacher at --teacher_model_url scores at 1: "
+            "use --temperature 1.0 or --teacher_pretrain"
+        )
+    if not config.no_task_reward and config.n_samples_per_prompt < 2:
+        yield (
+            f"n_samples_per_prompt ({config.n_samples_per_prompt}): the task's reward is judged within the "
+            f"samples of a prompt: use 2 or more, or --no_task_reward"
+        )
+
+
+def _kl_without_place(config: Config) -> bool:
+    """A KL coefficient with an estimator that takes no token rewards, and no KL in the loss."""
+    constant = ("cpgd", "on_policy_distillation")
+    return bool(config.init_kl_coef and not config.use_kl_loss and config.advantage_estimator in constant)
+
+
+@error
+def kl_can_act(config: Config) -> Iterator[str]:
+    if config.kl_controller == "adaptive" and config.init_kl_coef == 0:
+        yield (
+            "kl_controller adaptive multiplies init_kl_coef, and 0 stays 0: use --init_kl_coef 0.001 or "
+            "--kl_controller fixed"
+        )
+    if _kl_without_place(config) and {"init_kl_coef", "kl_estimator"} & config.given:
+        yield _no_place(config)
+
+
+@warning
+def kl_has_no_effect(config: Config) -> Iterator[str]:
+    if _kl_without_place(config) and not {"init_kl_coef", "kl_estimator"} & config.given:
+        yield _no_place(config)
+
+
+def _no_place(config: Config) -> str:
+    name = config.advantage_estimator
+    return (
+        f"init_kl_coef ({config.init_kl_coef:g}) cannot act: advantage_estimator {name} "
+        "takes no penalty in the reward: add --use_kl_loss, or use --init_kl_coef 0"
+    )
+
+
+@error
 def lengths_fit(config: Config) -> Iterator[str]:
     if config.prompt_max_len >= config.max_len:
         yield (
@@ -159,6 +211,9 @@ def whole_distribution(config: Config) -> Iterator[str]:
 
 RULES = (
     groups_need_samples,
+    distillation_has_a_teacher,
+    kl_can_act,
+    kl_has_no_effect,
     lengths_fit,
     input_template_has_a_place,
     overlong_buffer_fits,
