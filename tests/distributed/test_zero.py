@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.cuts import LIMIT, largest_differences
 from tests.ranks import WORLDS, launch, run_worker
 
 pytestmark = pytest.mark.slow
@@ -94,3 +95,9 @@ def test_ranks_with_different_metrics_still_agree(tmp_path):
     done = launch(2, [str(script)], timeout=60)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("GOT [('a', 10.0), ('b', 1.5), ('z', 1.0)]") == 2
+
+
+def test_no_cut_of_a_batch_shows_in_its_gradient(tiny_model, tmp_path):
+    worst = largest_differences(tiny_model, tmp_path)
+    assert len(worst) == 6 * 4  # losses x averaging
+    assert max(worst.values()) <= LIMIT
