@@ -5,6 +5,7 @@ Source: J. Schulman, "Approximating KL divergence" (2020), with x = logprob - re
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Protocol
 
 import torch
@@ -66,7 +67,8 @@ class AdaptiveKLController(FixedKLController):
     """Raises the coefficient while the KL lies above `target`, lowers it below (arXiv 1909.08593, eq. 3).
 
     Each step multiplies it by 1 + clip(kl / target - 1, +-.2) x samples / horizon. Coefficient .001, target
-    .1, horizon 10000, 256 samples: KL .2 -> .00100512, KL .05 -> .00099488.
+    .1, horizon 10000, 256 samples: KL .2 -> .00100512, KL .05 -> .00099488. More samples than the horizon
+    count as the horizon: the coefficient moves by a fifth at most, and can never turn negative.
     """
 
     MAX_ERROR = 0.2
@@ -77,5 +79,7 @@ class AdaptiveKLController(FixedKLController):
         self.horizon = horizon
 
     def update(self, kl: float, num_samples: int) -> None:
+        if math.isnan(kl):  # a step that was not finite says nothing of the policy
+            return
         error = max(-self.MAX_ERROR, min(self.MAX_ERROR, kl / self.target - 1))
-        self.coef *= 1 + error * num_samples / self.horizon
+        self.coef *= 1 + error * min(1.0, num_samples / self.horizon)

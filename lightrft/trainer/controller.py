@@ -22,6 +22,7 @@ from lightrft.distributed.collectives import rank, world_size
 from lightrft.distributed.strategy import TrainableModel
 from lightrft.observability.console import Console
 from lightrft.observability.logger import RunLogger
+from lightrft.observability.memory import memory_report
 from lightrft.observability.sentinels import SentinelBoard
 from lightrft.observability.timers import Timers
 from lightrft.observability.trajectories import TrajectoryWriter
@@ -83,6 +84,7 @@ class FitOptions:
     save_steps: int = 0
     save_interval: int = 1
     save_hf_ckpt: bool = False
+    debug: bool = False  # memory every step
 
     @property
     def total_steps(self) -> int:
@@ -204,6 +206,8 @@ class Controller:
         seen = self.observers
         metrics = metrics | {"policy/kl_coef": self.parts.updater.kl_controller.coef}
         metrics |= seen.timers.last_step()
+        if self.options.debug:
+            metrics |= {f"memory/{name}": float(value) for name, value in memory_report().items()}
         metrics |= seen.sentinels.check(metrics)
         seen.logger.log(self.step, metrics)
         seen.console.step(self.step, self.options.total_steps, metrics)

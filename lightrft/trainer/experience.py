@@ -100,7 +100,7 @@ class ExperienceMaker:
         rewards = self._shape(experience, metrics)
         self._add_advantages(experience, rewards)
         experience.loss_weights = self._loss_weights(experience, entropy, metrics)
-        add_gap_metrics(experience, metrics)
+        add_gap_metrics(experience, metrics, self.options.rollout_is_cap, self.device)
         add_advantage_metrics(experience, metrics)
         return experience, metrics
 

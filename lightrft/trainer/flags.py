@@ -140,4 +140,5 @@ def fit_options(config: Config, steps: StepPlan) -> FitOptions:
         save_steps=config.save_steps,
         save_interval=config.save_interval,
         save_hf_ckpt=config.save_hf_ckpt,
+        debug=config.debug,
     )

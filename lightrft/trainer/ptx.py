@@ -44,10 +44,7 @@ class PTXLoss:
         number = counters.optimizer_steps + counters.skipped_steps
         rows = rank_share(self.sampler.draw(number, self.batch_size), rank(), world_size())
         parts = [
-            tuple(
-                t.to(optimizer.device)
-                for t in collate_texts([self.texts[i] for i in part], self.pad_token_id)
-            )
+            tuple(t.to(optimizer.device) for t in self._collate(part))
             for part in micro_batches(rows, self.micro_batch_size)
         ]
         tokens = reduce_sum(torch.stack([mask.sum() for *_, mask in parts]).sum())

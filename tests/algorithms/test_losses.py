@@ -35,7 +35,8 @@ def loss_of(ratio, advantage, mask=1.0, **options):
     ],
 )
 def test_values(ratio, advantage, options, expected):
-    assert float(loss_of(ratio, advantage, **options)[1].token_losses) == pytest.approx(expected, rel=1e-6)
+    losses = loss_of(ratio, advantage, **options)[1].token_losses.detach()
+    assert float(losses) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,14 @@ def test_clip_fractions_count_only_where_the_gradient_is_stopped():
     metrics = ppo.compute(LossInputs(lp, torch.zeros(1, 6), advantages, mask), LossOptions()).metrics
     assert [float(v) for v in metrics["clip_fraction_high"]] == [1.0, 5.0]
     assert [float(v) for v in metrics["clip_fraction_low"]] == [1.0, 5.0]
+
+
+def test_the_dual_clip_is_counted_where_it_acts():
+    lp = torch.tensor([[5.0, 5.0, 2.0, 5.0]]).log()
+    advantages = torch.tensor([[-1.0, 1.0, -1.0, -1.0]])
+    inputs = LossInputs(lp, torch.zeros(1, 4), advantages, torch.tensor([[1.0, 1, 1, 0]]))
+    metrics = ppo.compute(inputs, LossOptions(dual_clip=3.0)).metrics
+    assert [float(v) for v in metrics["dual_clip_fraction"]] == [1.0, 3.0]
 
 
 def test_masked_nan_reaches_neither_loss_nor_gradient():

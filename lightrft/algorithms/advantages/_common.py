@@ -7,11 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightrft.algorithms.masking import masked
+from lightrft.algorithms.masking import TIE, masked
 
-# A group counts as tied when its rewards differ by less than this share of their size: what is left of a tie
-# after float32 arithmetic must never be divided by a spread of nearly 0.
-TIE = 1e-6
 EPSILON = 1e-6  # beside the std of a group
 
 
@@ -23,7 +20,7 @@ class AdvantageInputs:
     task's own reward, `rewards`, at each row's last response token.
     """
 
-    rewards: Tensor  # [B] float32; NaN excludes the row
+    rewards: Tensor  # [B] float32, shaped; NaN excludes the row
     group_ids: Tensor  # [B] int64
     response_mask: Tensor  # [B, T]
     token_rewards: Tensor  # [B, T] float32
@@ -81,7 +78,10 @@ def zero_spread_groups(rewards: Tensor, group_ids: Tensor) -> tuple[int, int]:
 
 
 def normalised_in_group(inputs: AdvantageInputs) -> Tensor:
-    """(r - mean) / (std + 1e-6) of each row's group, or r - mean; float64 `[B]`, 0 in a tied group."""
+    """(r - mean) / (std + 1e-6) of each row's group, or r - mean; float64 `[B]`, 0 in a tied group.
+
+    NaN in an excluded row of a group that is not tied.
+    """
     stats = group_stats(inputs.rewards, inputs.group_ids)
     scores = inputs.rewards.double() - stats.mean
     if inputs.group_std:
@@ -89,26 +89,31 @@ def normalised_in_group(inputs: AdvantageInputs) -> Tensor:
     return masked(scores, ~stats.tied)
 
 
+def included(inputs: AdvantageInputs) -> Tensor:
+    """Response tokens of the rows that have a reward, bool `[B, T]`: the only ones with an advantage."""
+    return inputs.response_mask.bool() & ~inputs.rewards.isnan().unsqueeze(-1)
+
+
 def token_rewards_with_score(scores: Tensor, inputs: AdvantageInputs) -> Tensor:
-    """`token_rewards` plus `scores [B]` at each row's last response token, `[B, T]`; NaN counts as 0."""
-    mask = inputs.response_mask.bool()
+    """`token_rewards` plus `scores [B]` at each row's last response token, `[B, T]`; 0 in excluded rows."""
+    mask = included(inputs)
     rewards = masked(inputs.token_rewards, mask)
     last = (torch.arange(mask.shape[1], device=mask.device) * mask).amax(-1, keepdim=True)
-    at_end = torch.nan_to_num(scores, nan=0.0).to(rewards.dtype).unsqueeze(-1)
-    return rewards.scatter_add(1, last, at_end * mask.any(-1, keepdim=True))
+    at_end = masked(scores.to(rewards.dtype).unsqueeze(-1), mask.any(-1, keepdim=True))
+    return rewards.scatter_add(1, last, at_end)
 
 
 def spread_over_response(scores: Tensor, inputs: AdvantageInputs) -> Tensor:
-    """`scores [B]` at every response token of its row, `[B, T]`."""
-    mask = inputs.response_mask
+    """`scores [B]` at every response token of its row, `[B, T]`; 0 in excluded rows."""
+    mask = included(inputs)
     return masked(scores.to(inputs.token_rewards.dtype).unsqueeze(-1).expand(mask.shape), mask)
 
 
 def rewards_to_go(scores: Tensor, inputs: AdvantageInputs) -> Tensor:
     """The token stage A_t = R_t + gamma * A_{t+1}, `[B, T]`.
 
-    `scores [B]` (NaN counts as 0: the row is excluded) stands at the last response token, on top of
-    `inputs.token_rewards`. A masked token in the middle is skipped, as if it were not there.
+    `scores [B]` stands at the last response token, on top of `inputs.token_rewards`; a row without a reward
+    is 0 throughout. A masked token in the middle is skipped, as if it were not there.
     """
     mask = inputs.response_mask.bool()
     rewards = token_rewards_with_score(scores, inputs)

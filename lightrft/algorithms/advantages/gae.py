@@ -11,6 +11,7 @@ import torch
 from lightrft.algorithms.advantages._common import (
     AdvantageInputs,
     AdvantageOutputs,
+    included,
     token_rewards_with_score,
 )
 from lightrft.algorithms.masking import masked
@@ -39,6 +40,5 @@ def compute(inputs: AdvantageInputs) -> AdvantageOutputs:
         advantages[:, t] = masked(advantage, here)
         next_value = torch.where(here, values[:, t], next_value)
         next_advantage = torch.where(here, advantage, next_advantage)
-    excluded = inputs.rewards.isnan().unsqueeze(-1)
-    advantages = torch.where(excluded, torch.zeros_like(advantages), advantages)
+    advantages = masked(advantages, included(inputs))
     return AdvantageOutputs(advantages, masked(advantages + values, mask))

@@ -7,11 +7,10 @@ it out, and then one sample a prompt is enough.
 
 from __future__ import annotations
 
-import torch
-
 from lightrft.algorithms.advantages._common import (
     AdvantageInputs,
     AdvantageOutputs,
+    included,
     normalised_in_group,
     spread_over_response,
 )
@@ -27,9 +26,8 @@ def compute(inputs: AdvantageInputs) -> AdvantageOutputs:
     """Task advantage plus the teacher's, `[B, T]`; 0 in excluded rows."""
     if inputs.teacher_logprobs is None or inputs.old_logprobs is None:
         raise ValueError("on_policy_distillation needs the teacher's and the policy's log-probs")
-    gap = masked(inputs.teacher_logprobs - inputs.old_logprobs, inputs.response_mask)
+    gap = masked(inputs.teacher_logprobs - inputs.old_logprobs, included(inputs))
     advantages = inputs.opd_kl_coef * gap
     if inputs.task_reward:
         advantages = advantages + spread_over_response(normalised_in_group(inputs), inputs)
-    excluded = inputs.rewards.isnan().unsqueeze(-1)
-    return AdvantageOutputs(torch.where(excluded, torch.zeros_like(advantages), advantages))
+    return AdvantageOutputs(advantages)

@@ -16,12 +16,12 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True)
 class LossOptions:
-    """What losses read: `--clip_range`, `--clip_range_higher`, `--dual_clip` (0: off), `--kl_target`."""
+    """The flags that losses read."""
 
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float = 0.0
-    drift_coef: float = 0.0  # weight of CPGD's drift term
+    clip_low: float = 0.2  # --clip_range
+    clip_high: float = 0.2  # --clip_range_higher
+    dual_clip: float = 0.0  # --dual_clip, for ppo; 0: off
+    drift_coef: float = 0.0  # --kl_target, for cpgd: the weight of its drift term
 
 
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -35,9 +35,10 @@ def share(condition: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def clipped_surrogate(ratio: Tensor, inputs: LossInputs, options: LossOptions) -> LossOutputs:
-    """-min(p A, clip(p) A) of each token `[B, T]`, for whatever `ratio` means, with the dual clip for A < 0.
+    """-min(p A, clip(p, 1 - low, 1 + high) A) of each token `[B, T]`, for whatever `ratio` p means.
 
-    A bound counts as active, in the metrics, only where it stops the gradient.
+    Metrics `clip_fraction_high`, `clip_fraction_low`: a bound counts as active only where it stops the
+    gradient.
     """
     advantages, mask = inputs.advantages, inputs.response_mask
     clipped = ratio.clamp(1 - options.clip_low, 1 + options.clip_high)
@@ -46,9 +47,4 @@ def clipped_surrogate(ratio: Tensor, inputs: LossInputs, options: LossOptions) -
         "clip_fraction_high": share((ratio > 1 + options.clip_high) & (advantages > 0), mask),
         "clip_fraction_low": share((ratio < 1 - options.clip_low) & (advantages < 0), mask),
     }
-    if options.dual_clip > 0:
-        cap = -options.dual_clip * advantages
-        capped = (advantages < 0) & (losses > cap)
-        metrics["dual_clip_fraction"] = share(capped, mask)
-        losses = torch.where(capped, cap, losses)
     return LossOutputs(losses, metrics)

@@ -4,8 +4,9 @@
 ratio itself never multiplies the gradient, which is what keeps it stable. lp -1, old -1.5, .2: A 1 ->
 1.31768, A -1 -> -1.
 
-The drift term adds coefficient x KL(old || policy), estimated as p - 1 - log p of the ratio p; its gradient
-weight p - 1 is capped, as the paper does, so that one far-off token cannot dominate. The coefficient is
+The drift term adds coefficient x KL(old || policy), estimated without bias from old samples as
+p - 1 - log p of the ratio p. Its gradient is (p - 1) times that of the log-prob; the weight is capped, so
+that one far-off token cannot dominate (below, it is at least -1 by itself). The coefficient is
 `--kl_target`.
 """
 
@@ -19,7 +20,7 @@ from lightrft.algorithms.losses._common import LossOptions, log_ratio, share
 from lightrft.algorithms.masking import masked, masked_sum
 from lightrft.types import LossInputs, LossOutputs
 
-MAX_DRIFT_WEIGHT = 5.0
+MAX_DRIFT_WEIGHT = 2.0
 
 
 def compute(inputs: LossInputs, options: LossOptions) -> LossOutputs:

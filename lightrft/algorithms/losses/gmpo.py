@@ -28,4 +28,5 @@ def compute(inputs: LossInputs, options: LossOptions) -> LossOutputs:
         "clip_fraction_high": share(rewarded & (log > high), mask),
         "clip_fraction_low": share(punished & (log < low), mask),
     }
-    return LossOutputs(-inputs.advantages * mean.exp(), metrics)
+    # Masked here and not only by the caller: the row's one ratio takes its gradient from every position.
+    return LossOutputs(-masked(inputs.advantages, mask) * mean.exp(), metrics)

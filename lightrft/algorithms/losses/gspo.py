@@ -1,9 +1,9 @@
 """GSPO (arXiv 2507.18071, eq. 5 to 7, and its token form, eq. 13): one ratio for the whole response.
 
-s = exp(mean_t(logprob - old)); each token's ratio has the value s and its gradient through its own
-log-prob, so that with advantages that are constant over a response the gradient is GSPO's. Log-ratios [.1,
-.3] -> 1.2214 for both tokens. Its ratios are close to 1: the paper clips at 3e-4 and 4e-4, far below ppo's
-ranges.
+s = exp(mean_t(logprob - old)). This is the token form: each token's ratio has the value s and its gradient
+through its own log-prob, so that where advantages are constant over a response, and its tokens are averaged,
+the gradient is that of the sequence form. Log-ratios [.1, .3] -> 1.2214 for both tokens. Such ratios are
+close to 1: the paper clips at 3e-4 and 4e-4, far below ppo's ranges.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def sequence_ratio(inputs: LossInputs) -> torch.Tensor:
     log = log_ratio(inputs.logprobs, inputs.old_logprobs, mask)
     mean = log.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
     own = masked(inputs.logprobs, mask)
-    return (mean.detach() + own - own.detach()).exp()
+    return (mean.detach() + (own - own.detach())).exp()
 
 
 def compute(inputs: LossInputs, options: LossOptions) -> LossOutputs:

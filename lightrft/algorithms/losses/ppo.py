@@ -7,11 +7,19 @@ clip 3 -> 3.
 
 from __future__ import annotations
 
-from lightrft.algorithms.losses._common import LossOptions, clipped_surrogate, log_ratio
+import torch
+
+from lightrft.algorithms.losses._common import LossOptions, clipped_surrogate, log_ratio, share
 from lightrft.types import LossInputs, LossOutputs
 
 
 def compute(inputs: LossInputs, options: LossOptions) -> LossOutputs:
     """Token losses `[B, T]`; metrics `clip_fraction_high`, `clip_fraction_low`, `dual_clip_fraction`."""
     ratio = log_ratio(inputs.logprobs, inputs.old_logprobs, inputs.response_mask).exp()
-    return clipped_surrogate(ratio, inputs, options)
+    outputs = clipped_surrogate(ratio, inputs, options)
+    if options.dual_clip == 0:
+        return outputs
+    cap = -options.dual_clip * inputs.advantages
+    capped = (inputs.advantages < 0) & (outputs.token_losses > cap)
+    share_capped = {"dual_clip_fraction": share(capped, inputs.response_mask)}
+    return LossOutputs(torch.where(capped, cap, outputs.token_losses), outputs.metrics | share_capped)

@@ -20,7 +20,7 @@ TAU_NEGATIVE = 1.05
 def compute(inputs: LossInputs, options: LossOptions) -> LossOutputs:
     """Token losses `[B, T]`; metric `gate`: the mean weight 4 s (1 - s) of a token's gradient, 1 at p = 1."""
     ratio = log_ratio(inputs.logprobs, inputs.old_logprobs, inputs.response_mask).exp()
-    tau = torch.where(inputs.advantages > 0, TAU_POSITIVE, TAU_NEGATIVE).to(ratio.dtype)
+    tau = torch.full_like(ratio, TAU_NEGATIVE).masked_fill(inputs.advantages > 0, TAU_POSITIVE)
     gate = torch.sigmoid(tau * (ratio - 1))
     openness = (4 * gate * (1 - gate)).detach()
     metrics = {"gate": (masked_sum(openness, inputs.response_mask), inputs.response_mask.float().sum())}

@@ -128,7 +128,7 @@ ALGORITHM = Group(
             "loss of a bad token at most this times |advantage|; 0 = off",
             range=AT_LEAST_0,
             advised="3",
-            acts_when=(When("policy_loss", ("ppo", "gspo")),),
+            acts_when=(When("policy_loss", ("ppo",)),),
         ),
         Flag(
             "value_clip",
