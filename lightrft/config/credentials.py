@@ -26,6 +26,7 @@ _SECRET_URL = re.compile(r"^\w+://([^/\s@]+@|\S*[?&]\w*(key|token|secret|passwor
 _VARIABLES = (
     (re.compile(r"wandb"), "WANDB_API_KEY"),
     (re.compile(r"^hf|hub|hugging"), "HF_TOKEN"),
+    (re.compile(r"teacher"), "LIGHTRFT_TEACHER_TOKEN"),
     (re.compile(r"rm|reward"), "LIGHTRFT_RM_TOKEN"),
 )
 

@@ -74,7 +74,7 @@ MODEL = Group(
             "teacher_model_url",
             "str",
             None,
-            "teacher of on-policy distillation, behind a server",
+            "teacher of on-policy distillation, behind a server; its token: LIGHTRFT_TEACHER_TOKEN",
             metavar="URL",
             acts_when=(DISTILLATION,),
         ),
