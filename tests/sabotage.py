@@ -60,19 +60,21 @@ class Running:
     copy: Path
     process: BaseProcess
     started: float
+    original: str  # the mutated file before
 
 
-def mutate(mutant: Mutant, copy: Path) -> None:
-    """Apply `mutant` in `copy`.
+def mutate(mutant: Mutant, copy: Path) -> str:
+    """Apply `mutant` in `copy`; returns what the file was.
 
     Raises:
         ValueError: its snippet does not stand exactly once in the file.
     """
-    source = (ROOT / mutant.file).read_text()
+    source = (copy / mutant.file).read_text()
     found = source.count(mutant.old)
     if found != 1:
         raise ValueError(f"{mutant.file}: {mutant.old!r} ({mutant.name}) is there {found} times, not once")
     (copy / mutant.file).write_text(source.replace(mutant.old, mutant.new))
+    return source
 
 
 def make_copy(folder: Path) -> Path:
@@ -104,11 +106,10 @@ def run_tests(tests: tuple[str, ...], copy: Path) -> None:
 
 def start(job: Job, copy: Path) -> Running:
     """Mutate the copy and set its tests going."""
-    if job.mutant:
-        mutate(job.mutant, copy)
+    original = mutate(job.mutant, copy) if job.mutant else ""
     process = mp.get_context("fork").Process(target=run_tests, args=(job.tests, copy))
     process.start()
-    return Running(job, copy, process, time.monotonic())
+    return Running(job, copy, process, time.monotonic(), original)
 
 
 def finish(running: Running) -> int:
@@ -120,7 +121,7 @@ def finish(running: Running) -> int:
     else:
         code = running.process.exitcode or 0
     if running.job.mutant:
-        shutil.copy(ROOT / running.job.mutant.file, running.copy / running.job.mutant.file)
+        (running.copy / running.job.mutant.file).write_text(running.original)
     return code
 
 

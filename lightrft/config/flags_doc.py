@@ -27,8 +27,8 @@ def flags_page() -> str:
         "",
         "`python train.py --help` shows the same. What is not built yet: [flags_status.md](flags_status.md).",
         "Values follow a space or `=`; flags are never abbreviated. Keys and tokens are read from the",
-        "environment (`WANDB_API_KEY`, `HF_TOKEN`, `LIGHTRFT_RM_TOKEN`, `LIGHTRFT_TEACHER_TOKEN`) and refused",
-        "on the command line.",
+        "environment (`WANDB_API_KEY`, `HF_TOKEN`, `LIGHTRFT_RM_TOKEN`, `LIGHTRFT_TEACHER_TOKEN`) and",
+        "refused on the command line.",
     ]
     for group in GROUPS:
         lines += ["", f"## {group.name.capitalize()}", ""]
