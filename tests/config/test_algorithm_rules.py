@@ -123,6 +123,17 @@ RUNS = [
         "error: init_kl_coef (0.01) cannot act: advantage_estimator cpgd takes no penalty in the reward: add "
         "--use_kl_loss, or use --init_kl_coef 0",
     ),
+    (
+        "correction_leaves_tokens",
+        {"rollout_is": "mask", "rollout_is_cap": 1.0},
+        "error: rollout_is_cap (1) with --rollout_is mask keeps ratios within [1 / cap, cap], and nothing is "
+        "within it: use 2",
+    ),
+    (
+        "gspo_clips_close_to_one",
+        {"policy_loss": "gspo"},
+        "its paper uses --clip_range 3e-4 --clip_range_higher 4e-4",
+    ),
     ("kl_has_no_effect", {"advantage_estimator": "cpgd"}, "warning: init_kl_coef (0.001) cannot act"),
 ]
 
@@ -154,6 +165,8 @@ HOLDING = [
     ("k1_is_no_loss", {"kl_estimator": "k1", "use_kl_loss": True, "init_kl_coef": 0}),
     ("kl_counts_once", {"advantage_estimator": "reinforce++"}),
     ("kl_can_act", {"advantage_estimator": "cpgd", "init_kl_coef": 0.01, "use_kl_loss": True}),
+    ("correction_leaves_tokens", {"rollout_is": "token", "rollout_is_cap": 1.0}),
+    ("gspo_clips_close_to_one", {"policy_loss": "gspo", "clip_range": 3e-4, "clip_range_higher": 4e-4}),
     ("kl_has_no_effect", {"advantage_estimator": "cpgd", "use_kl_loss": True}),
 ]
 

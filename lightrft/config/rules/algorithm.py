@@ -15,6 +15,7 @@ from lightrft.registry import PACKAGE_ROOT, is_user_path, module_name
 _NEEDS_GROUPS = ("group_norm", "rloo", "reinforce_baseline", "cpgd")
 _NEEDS_CRITIC = ("gae",)
 _LOW_KL, _HIGH_KL = 0.001, 0.01
+_WIDE_FOR_GSPO = 0.05
 
 
 def _literal(package: str, value: str, name: str, default: Any) -> Any:
@@ -209,7 +210,28 @@ def whole_distribution(config: Config) -> Iterator[str]:
         )
 
 
+@error
+def correction_leaves_tokens(config: Config) -> Iterator[str]:
+    if config.rollout_is == "mask" and config.rollout_is_cap <= 1:
+        yield (
+            f"rollout_is_cap ({config.rollout_is_cap:g}) with --rollout_is mask keeps ratios within "
+            "[1 / cap, cap], and nothing is within it: use 2"
+        )
+
+
+@warning
+def gspo_clips_close_to_one(config: Config) -> Iterator[str]:
+    if config.policy_loss == "gspo" and min(config.clip_range, config.clip_range_higher) > _WIDE_FOR_GSPO:
+        yield (
+            f"clip_range ({config.clip_range:g}) and clip_range_higher ({config.clip_range_higher:g}) "
+            "never clip with gspo, whose ratio is a mean over the response: its paper uses --clip_range 3e-4 "
+            "--clip_range_higher 4e-4"
+        )
+
+
 RULES = (
+    correction_leaves_tokens,
+    gspo_clips_close_to_one,
     groups_need_samples,
     distillation_has_a_teacher,
     kl_can_act,
