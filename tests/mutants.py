@@ -75,7 +75,11 @@ ESTIMATORS = [
             "* mask).amax(-1, keepdim=True)",
             "* mask).argmax(-1, keepdim=True) * 0",
         ),
-        ("reward one token early", "* mask).amax(-1, keepdim=True)", "* mask).amax(-1, keepdim=True) - 1"),
+        (
+            "reward one token early",
+            "* mask).amax(-1, keepdim=True)",
+            "* mask).amax(-1, keepdim=True).sub(1).clamp(0)",
+        ),
         ("reward written over the KL", "rewards.scatter_add(1", "rewards.scatter(1"),
         ("sum from the wrong end", "rewards.flip(-1).cumsum(-1).flip(-1)", "rewards.cumsum(-1)"),
         ("gamma ignored", "+ inputs.gamma * running, running)", "+ running, running)"),
@@ -313,11 +317,7 @@ PIPELINE = [
             "log_z - (logits.softmax(-1) * logits).sum(-1)",
             "(logits.softmax(-1) * logits).sum(-1) - log_z",
         ),
-        (
-            "head shortcut not checked",
-            "self.whole_forward = not self._head_matches_forward()",
-            "self.whole_forward = False",
-        ),
+        ("head shortcut not checked", "(short - whole).abs().max() <=", "(short - whole).abs().max() >= 0 *"),
     ),
     *of(
         "data/batching.py",

@@ -28,7 +28,7 @@ from tests.mutants import MUTANTS, Mutant
 ROOT = Path(__file__).resolve().parent.parent
 SLOTS = 2
 LIMIT_S = 180.0  # a mutant that runs longer hangs
-PASSED, TESTS_FAILED, NOT_THE_COPY, HANGS = 0, 1, 90, 91  # the first two are pytest's
+PASSED, TESTS_FAILED, NOT_THE_COPY, HANGS, NO_TEST_RAN = 0, 1, 90, 91, 92  # the first two are pytest's
 OUTPUT = "pytest.txt"
 # Plain asserts and no plugins (below): rewriting and importing them would take most of a run's time.
 PYTEST = (
@@ -120,6 +120,8 @@ def finish(running: Running) -> int:
         code = HANGS
     else:
         code = running.process.exitcode or 0
+    if code == TESTS_FAILED and not failed_test(running.copy).startswith("FAILED"):
+        code = NO_TEST_RAN  # with -x, pytest ends so after an error of an import or a fixture, too
     if running.job.mutant:
         (running.copy / running.job.mutant.file).write_text(running.original)
     return code
@@ -160,6 +162,7 @@ VERDICTS = {
     PASSED: "SURVIVED",
     TESTS_FAILED: "caught",
     HANGS: "HANGS, not caught",
+    NO_TEST_RAN: "BROKEN, not caught",
     NOT_THE_COPY: "NOT TESTED: the tests imported another lightrft",
 }
 
@@ -184,7 +187,8 @@ def import_what_is_slow() -> None:
     from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
     torch.set_num_threads(1)  # a fork inherits no threads
-    assert datasets and AutoModelForCausalLM and LlamaForCausalLM and PreTrainedTokenizerFast
+    slow = {m.__name__ for m in (datasets, AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast)}
+    assert len(slow) == 4  # transformers imports a name when it is asked for
     assert "lightrft" not in sys.modules
 
 

@@ -103,6 +103,7 @@ def _train(config: Config, running: list[Controller]) -> None:
             finally:
                 controller.observers.logger.close()
         # Only where all ranks arrive: after a failure, leaving the group would wait for those that are gone.
+        barrier()
         torch.distributed.destroy_process_group()
     finally:
         inputs.reward.close()

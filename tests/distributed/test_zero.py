@@ -91,6 +91,9 @@ def test_ranks_with_different_metrics_still_agree(tmp_path):
         "if rank() == 1:\n"
         "    m.add('a', 10.0)\n"
         "print('GOT', sorted(m.reduce().items()), flush=True)\n"
+        "import torch\n"
+        "torch.distributed.barrier()\n"
+        "torch.distributed.destroy_process_group()\n"
     )
     done = launch(2, [str(script)], timeout=60)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -95,3 +95,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    # A rank that is gone while another still leaves makes gloo abort the latter.
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
