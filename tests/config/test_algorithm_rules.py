@@ -124,6 +124,11 @@ RUNS = [
         "--use_kl_loss, or use --init_kl_coef 0",
     ),
     (
+        "gamma_discounts",
+        {"advantage_estimator": "cpgd", "use_kl_loss": True, "gamma": 0.9},
+        "warning: gamma (0.9) has no effect: advantage_estimator cpgd",
+    ),
+    (
         "correction_leaves_tokens",
         {"rollout_is": "mask", "rollout_is_cap": 1.0},
         "error: rollout_is_cap (1) with --rollout_is mask keeps ratios within [1 / cap, cap], and nothing is "
@@ -165,6 +170,7 @@ HOLDING = [
     ("k1_is_no_loss", {"kl_estimator": "k1", "use_kl_loss": True, "init_kl_coef": 0}),
     ("kl_counts_once", {"advantage_estimator": "reinforce++"}),
     ("kl_can_act", {"advantage_estimator": "cpgd", "init_kl_coef": 0.01, "use_kl_loss": True}),
+    ("gamma_discounts", {"gamma": 0.9}),
     ("correction_leaves_tokens", {"rollout_is": "token", "rollout_is_cap": 1.0}),
     ("gspo_clips_close_to_one", {"policy_loss": "gspo", "clip_range": 3e-4, "clip_range_higher": 4e-4}),
     ("kl_has_no_effect", {"advantage_estimator": "cpgd", "use_kl_loss": True}),

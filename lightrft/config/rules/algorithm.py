@@ -16,6 +16,7 @@ _NEEDS_GROUPS = ("group_norm", "rloo", "reinforce_baseline", "cpgd")
 _NEEDS_CRITIC = ("gae",)
 _LOW_KL, _HIGH_KL = 0.001, 0.01
 _WIDE_FOR_GSPO = 0.05
+_CONSTANT = ("cpgd", "on_policy_distillation")  # take neither token rewards nor a discount
 
 
 def _literal(package: str, value: str, name: str, default: Any) -> Any:
@@ -84,8 +85,7 @@ def distillation_has_a_teacher(config: Config) -> Iterator[str]:
 
 def _kl_without_place(config: Config) -> bool:
     """A KL coefficient with an estimator that takes no token rewards, and no KL in the loss."""
-    constant = ("cpgd", "on_policy_distillation")
-    return bool(config.init_kl_coef and not config.use_kl_loss and config.advantage_estimator in constant)
+    return bool(config.init_kl_coef and not config.use_kl_loss and config.advantage_estimator in _CONSTANT)
 
 
 @error
@@ -229,7 +229,18 @@ def gspo_clips_close_to_one(config: Config) -> Iterator[str]:
         )
 
 
+@warning
+def gamma_discounts(config: Config) -> Iterator[str]:
+    if "gamma" in config.given and config.advantage_estimator in _CONSTANT:
+        name = config.advantage_estimator
+        yield (
+            f"gamma ({config.gamma:g}) has no effect: advantage_estimator {name} gives a response's "
+            "tokens their advantage without a discount: leave --gamma out"
+        )
+
+
 RULES = (
+    gamma_discounts,
     correction_leaves_tokens,
     gspo_clips_close_to_one,
     groups_need_samples,
