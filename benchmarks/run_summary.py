@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("torch", "transformers", "deepspeed", "triton")
+PACKAGES = ("torch", "transformers", "deepspeed", "triton", "vllm", "sglang")
 SKIP_STEPS = 1  # the first step compiles and allocates
+GROWTH_FROM = 3  # the step from which memory in use should stay level; needs --debug
+MIB = 1 << 20
 
 
 def machine() -> dict[str, Any]:
@@ -56,7 +58,14 @@ def summarise(path: Path) -> dict[str, Any]:
         for r in records
         if "eval/pass_rate" in r
     ]
+    out["memory_in_use_mib"] = [round(in_use(r) / MIB) for r in steps if "memory/cuda/used" in r]
     return out
+
+
+def in_use(record: dict[str, Any]) -> float:
+    """Bytes of GPU memory at the end of a step, without what torch only keeps for later."""
+    kept = record["memory/cuda/reserved"] - record["memory/cuda/allocated"]
+    return float(record["memory/cuda/used"] - kept)
 
 
 def main() -> None:
@@ -74,6 +83,9 @@ def main() -> None:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps({k: v["median"] for k, v in result["metrics"].items()}, indent=1))
+    print(f"{result['steps']} steps; worst verdicts: {result['sentinels']}")
+    if len(used := result["memory_in_use_mib"]) > GROWTH_FROM:
+        print(f"memory in use: step {GROWTH_FROM} {used[GROWTH_FROM - 1]} MiB, last {used[-1]} MiB")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 #
 # On a CPU, a few steps with a small model:
 #   PRETRAIN=/path/to/SmolLM2-135M-Instruct TRAIN_DATA=train.jsonl@[0:80] EVAL_DATA=test.jsonl@[0:8] \
-#   ROLLOUT_BATCH=8 SAMPLES=4 MICRO=4 MAX_NEW=96 LAUNCH="deepspeed --num_accelerators 1" \
+#   ROLLOUT_BATCH=8 SAMPLES=4 MICRO=4 MAX_NEW=96 ENGINE=hf LAUNCH="deepspeed --num_accelerators 1" \
 #   bash examples/gsm8k_grpo.sh --eval_steps 0
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -33,7 +33,7 @@ LEARNING_RATE="${LEARNING_RATE:-1e-6}"
 KL_COEF="${KL_COEF:-0.001}"
 
 # ---------------------------------------------------------------- 4. Engine and launcher
-ENGINE="${ENGINE:-hf}"
+ENGINE="${ENGINE:-vllm}"                         # vllm | sglang | hf (no package needed; slow on a GPU)
 LAUNCH="${LAUNCH:-deepspeed}"                    # deepspeed --num_gpus 4 | torchrun --nproc-per-node 4 | python
 
 # ---------------------------------------------------------------- 5. Go

@@ -32,6 +32,12 @@ class CheckpointError(UserError):
     """A checkpoint cannot be written, or does not fit the run that wants to load it."""
 
 
+class EngineError(UserError):
+    """The inference engine cannot hold the model, does not fit this run, or stopped answering."""
+
+    exit_code = 1
+
+
 class TrainingError(UserError):
     """The run cannot go on: too many steps skipped in a row, another rank failed."""
 

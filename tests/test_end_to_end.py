@@ -125,7 +125,7 @@ def test_the_exported_folder_loads_and_differs_from_the_start(one_rank, tiny_mod
 
 
 @pytest.mark.skipif(2 not in WORLDS, reason="needs a GPU for each of two ranks")
-@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("stage", [1, 2, 3])
 def test_two_ranks_give_the_losses_of_one(one_rank, tiny_model, data, tmp_path, stage):
     out, _ = one_rank
     changes = {"eval_before_train": True, "zero_stage": stage, "train_batch_size": 8}

@@ -15,6 +15,7 @@ import torch.distributed as dist
 KEY = "lightrft/failure"
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 5.0
+_active: list[FailureMonitor] = []  # this process's monitor, while `shared_failure` runs
 
 
 class FailureMonitor:
@@ -69,6 +70,7 @@ def shared_failure(rank: int, world_size: int) -> Iterator[None]:
         yield
         return
     monitor = FailureMonitor(rank)
+    _active.append(monitor)
     try:
         yield
     except BaseException as error:
@@ -76,4 +78,13 @@ def shared_failure(rank: int, world_size: int) -> Iterator[None]:
         monitor.report(f"{type(error).__name__}: {error}", code if isinstance(code, int) else 1)
         raise
     finally:
+        _active.remove(monitor)
         monitor.stop()
+
+
+def end_all_ranks(message: str, exit_code: int) -> None:
+    """End this process and all others with `message`. For a thread whose main thread hangs: never returns."""
+    print(f"lightrft: {message}", file=sys.stderr, flush=True)
+    for monitor in _active:
+        monitor.report(message, exit_code)
+    os._exit(exit_code)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lightrft.distributed.strategy import OptimizerOptions, StepResult, TrainableModel, parameter_groups
+from lightrft.distributed.strategy import (
+    BUCKET_BYTES,
+    OptimizerOptions,
+    StepResult,
+    TrainableModel,
+    in_buckets,
+    parameter_groups,
+)
 
 
 class LocalModel:
@@ -43,8 +51,12 @@ class LocalModel:
         self._poisoned = False
         return StepResult(float("inf") if skipped else float(norm), skipped)
 
+    def parameter_buckets(self, max_bytes: int) -> Iterator[list[tuple[str, Tensor]]]:
+        yield from in_buckets(((n, p.detach()) for n, p in self.module.named_parameters()), max_bytes)
+
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        yield from ((name, p.detach()) for name, p in self.module.named_parameters())
+        for bucket in self.parameter_buckets(BUCKET_BYTES):
+            yield from bucket
 
     def state_dict(self) -> dict[str, Any]:
         return {"module": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -60,6 +72,9 @@ class LocalStrategy:
     def __init__(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
+
+    def loading(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def prepare_trainable(self, module: nn.Module, options: OptimizerOptions) -> TrainableModel:
         return LocalModel(module.to(self.device), options)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,8 +46,15 @@ class TrainableModel(Protocol):
     def step(self, learning_rate: float) -> StepResult:
         """Clip, update and clear the gradients."""
 
+    def parameter_buckets(self, max_bytes: int) -> Iterator[list[tuple[str, Tensor]]]:
+        """Every parameter once, whole, under the module's own names and in its order, some at a time.
+
+        A bucket holds at most `max_bytes`; a larger parameter has one to itself. The tensors are to be read
+        only, and only until the next bucket is asked for. Collective: all ranks iterate together.
+        """
+
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter, whole, under the module's own names. Collective: all ranks iterate together."""
+        """The same, one parameter at a time."""
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's share of master weights and optimizer state: nested dicts of tensors and numbers."""
@@ -55,11 +63,24 @@ class TrainableModel(Protocol):
         """The inverse, bit for bit. The module's own weights follow from the master weights."""
 
 
+class Weights(Protocol):
+    """Something whose weights can be read out: a `TrainableModel`, or a changed view of one."""
+
+    def parameter_buckets(self, max_bytes: int) -> Iterator[list[tuple[str, Tensor]]]:
+        """See `TrainableModel.parameter_buckets`."""
+
+
 class Strategy(Protocol):
     """How models are placed and trained."""
 
     device: torch.device
     dtype: torch.dtype
+
+    def loading(self) -> AbstractContextManager[None]:
+        """Models are loaded within: where training shards them, none is ever whole on a device.
+
+        What comes out may hold empty parameters until it is prepared. Collective there.
+        """
 
     def prepare_trainable(self, module: nn.Module, options: OptimizerOptions) -> TrainableModel:
         """Place `module` and give it an optimizer."""
@@ -72,7 +93,32 @@ def parameter_groups(module: nn.Module, options: OptimizerOptions) -> list[dict[
     """AdamW's groups: matrices with weight decay, vectors without; frozen parameters in neither."""
     trainable = [p for p in module.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": options.weight_decay},
-        {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [p for p in trainable if len(whole_shape(p)) >= 2], "weight_decay": options.weight_decay},
+        {"params": [p for p in trainable if len(whole_shape(p)) < 2], "weight_decay": 0.0},
     ]
     return [g for g in groups if g["params"]]
+
+
+def whole_shape(parameter: Tensor) -> torch.Size:
+    """The shape of the whole parameter: ZeRO-3 leaves an empty tensor in its place and notes the shape."""
+    return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
+
+
+BUCKET_BYTES = 512 << 20  # of what is gathered at once where no flag says it
+
+
+def in_buckets(
+    parameters: Iterable[tuple[str, Tensor]], max_bytes: int
+) -> Iterator[list[tuple[str, Tensor]]]:
+    """`parameters` in their order, cut into lists of at most `max_bytes`; see `parameter_buckets`."""
+    bucket: list[tuple[str, Tensor]] = []
+    held = 0
+    for name, parameter in parameters:
+        size = whole_shape(parameter).numel() * parameter.element_size()
+        if bucket and held + size > max_bytes:
+            yield bucket
+            bucket, held = [], 0
+        bucket.append((name, parameter))
+        held += size
+    if bucket:
+        yield bucket

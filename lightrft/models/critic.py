@@ -25,6 +25,17 @@ DECODER_PREFIX = "decoder."
 VALUE_HEAD_PREFIX = "value_head."
 
 
+class ValueHead(nn.Linear):
+    """`hidden [N, D]` -> values `[N]`, in float32 whatever dtype its parameters have.
+
+    A module of its own, as ZeRO-3 gathers parameters for the forward of the module that owns them, and only
+    then.
+    """
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden.float(), self.weight.float(), self.bias.float()).squeeze(-1)
+
+
 class Critic(nn.Module):
     """Values of the states in which response tokens are chosen.
 
@@ -37,7 +48,7 @@ class Critic(nn.Module):
         super().__init__()
         self.decoder = decoder
         # One dtype for all parameters, as ZeRO flattens them into one buffer; the arithmetic is in float32.
-        self.value_head = nn.Linear(decoder.config.get_text_config().hidden_size, 1, dtype=decoder.dtype)
+        self.value_head = ValueHead(decoder.config.get_text_config().hidden_size, 1, dtype=decoder.dtype)
         nn.init.zeros_(self.value_head.weight)
         nn.init.zeros_(self.value_head.bias)
         self.to(device)
@@ -51,8 +62,7 @@ class Critic(nn.Module):
         """
         wanted = response_mask[:, 1:].bool()
         output = self.decoder(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
-        hidden = output.last_hidden_state[:, :-1][wanted].float()
-        values = F.linear(hidden, self.value_head.weight.float(), self.value_head.bias.float()).squeeze(-1)
+        values = self.value_head(output.last_hidden_state[:, :-1][wanted])
         empty = torch.zeros(wanted.shape, dtype=torch.float32, device=values.device)
         return F.pad(empty.masked_scatter(wanted, values), (1, 0))
 

@@ -7,11 +7,14 @@ The head runs on the N rows that are needed, not on B x T: prompts cost no logit
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+
+from lightrft.distributed.collectives import rank
 
 
 class PolicyOutput(NamedTuple):
@@ -31,8 +34,7 @@ class Policy(nn.Module):
         self.model = model
         self.to(device)
         self.temperature = temperature
-        self.whole_forward = False
-        self.whole_forward = not self._head_matches_forward()
+        self.whole_forward: bool | None = None  # known at the first forward
 
     def forward(
         self,
@@ -48,6 +50,10 @@ class Policy(nn.Module):
         distribution that each response token was drawn from, in nats. `temperature` stands in for the
         sampling temperature (texts that nobody sampled are scored at 1).
         """
+        if self.whole_forward is None:
+            self.whole_forward = not self._head_matches_forward()
+            if self.whole_forward and rank() == 0:
+                _say_whole_forward(type(self.model).__name__)
         wanted = response_mask[:, 1:].bool()
         if not wanted.any():  # keep the graph: a rank without tokens still joins every collective
             wanted = torch.zeros_like(wanted)
@@ -67,6 +73,9 @@ class Policy(nn.Module):
         if self.whole_forward:
             output = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
             return output.logits[:, :-1][wanted]
+        return self._decoder_and_head(input_ids, attention_mask, wanted)
+
+    def _decoder_and_head(self, input_ids: Tensor, attention_mask: Tensor, wanted: Tensor) -> Tensor:
         decoder = self.model.base_model
         output = decoder(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
         return self.model.get_output_embeddings()(output.last_hidden_state[:, :-1][wanted])
@@ -77,17 +86,29 @@ class Policy(nn.Module):
 
         Some architectures scale or cap logits after the head; leaving that out would be a silent error, so
         the shortcut is compared with the model's forward on a few tokens, and not taken where they differ.
+        Done within a forward, as ZeRO-3 gathers weights only there. The model's own comes first: the order in
+        which ZeRO-3 gathers and lets go is that of its first forward, until a later one begins otherwise.
         """
         if self.model.base_model is self.model or self.model.get_output_embeddings() is None:
             return False
-        device = next(self.model.parameters()).device
-        ids = torch.arange(4, device=device).unsqueeze(0)
+        parameter = next(self.model.parameters())
+        ids = torch.arange(4, device=parameter.device).unsqueeze(0)
         mask = torch.ones_like(ids)
-        wanted = torch.ones(1, 3, dtype=torch.bool, device=device)
-        short = self._logits(ids, mask, wanted).float()
+        wanted = torch.ones(1, 3, dtype=torch.bool, device=parameter.device)
         whole = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1][wanted].float()
-        tolerance = 1e-5 if next(self.model.parameters()).dtype == torch.float32 else 2e-2
+        short = self._decoder_and_head(ids, mask, wanted).float()
+        tolerance = 1e-5 if parameter.dtype == torch.float32 else 2e-2
         return bool((short - whole).abs().max() <= tolerance * whole.abs().max().clamp(min=1.0))
+
+
+@cache
+def _say_whole_forward(architecture: str) -> None:
+    """Once for an architecture, as policy and reference find the same."""
+    print(
+        f"{architecture} changes logits after its head: log-probs take its whole forward, "
+        "with logits for prompt tokens too",
+        flush=True,
+    )
 
 
 def _scatter(values: Tensor, wanted: Tensor, response_mask: Tensor) -> Tensor:

@@ -93,6 +93,11 @@ class ProgressLine:
         self._done += count
         self._console.show(self.line())
 
+    def reach(self, done: int, total: int) -> None:
+        """`done` of `total` units are done, this time round: a smaller number than before starts again."""
+        self._done, self._total = done, total
+        self._console.show(self.line())
+
     def line(self) -> str:
         """`generate 96/256 samples  31.5/s  left 5s`; without a count, the time it took last time."""
         seconds = self._console.clock() - self._began

@@ -147,6 +147,12 @@ CHECKS = (
 )
 
 
+def gap_limits(dtype: Dtype) -> tuple[float, float]:
+    """The mean gap of log-probs between trainer and engine that is usual at most, and that cannot be."""
+    check = next(c for c in CHECKS if c.name == "gap_mean")
+    return check.fp32 if dtype == "fp32" else check.bf16
+
+
 def run_sentinels(metrics: Mapping[str, float], dtype: Dtype, first_update: bool) -> list[Verdict]:
     """A verdict for every check whose metric is there, in the order of `CHECKS`.
 

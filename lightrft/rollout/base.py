@@ -1,13 +1,22 @@
-"""What a rollout engine is: something that samples responses with the policy's current weights."""
+"""What a rollout engine is: something that samples responses with the policy's current weights.
+
+start ─► wake ─► generate ─► sleep ─► ... the trainer trains ... ─► sync_weights ─► wake ─► generate ...
+         (KV cache)          (all)                                  (weights come back)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
 
-from lightrft.distributed.strategy import TrainableModel
-from lightrft.types import Prompt, Rollout
+import torch
+
+from lightrft.distributed.strategy import Weights
+from lightrft.types import FinishReason, Prompt, Rollout
+
+LogprobChoice = Literal["all", "sample", "none"]
+Response = tuple[list[int], FinishReason, list[float] | None]  # token ids, how it ended, log-probs
 
 
 @dataclass(frozen=True)
@@ -22,25 +31,98 @@ class SamplingOptions:
     max_new_tokens: int = 2048
     max_len: int = 4096  # prompt + response; the smaller of the two limits holds
     seed: int = 0  # with the prompt's index and the sample's number, decides every draw
+    logprobs: LogprobChoice = "all"  # responses whose log-probs are wanted; engines pay for them
 
     def for_rollout(self, number: int) -> SamplingOptions:
         """The same options with the seed of the run's `number`-th rollout: no two rollouts draw alike."""
         return replace(self, seed=self.seed * 1_000_003 + number)
 
+    def room_after(self, prompt: Prompt) -> int:
+        """The most tokens that a response to `prompt` may have."""
+        return min(self.max_new_tokens, self.max_len - len(prompt.token_ids))
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """An inference engine beside the trainer, as the `--engine_*` flags describe it."""
+
+    model: str  # folder or hub name: its config.json says what to build; the weights come from the trainer
+    dtype: torch.dtype
+    max_len: int
+    tensor_parallel_size: int = 1
+    memory_share: float = 0.5  # of the GPU: weights, activations and KV cache of the engine together
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    chunked_prefill: bool | None = None
+    sleep: bool = True
+    seed: int = 0
+    timeout: float = 1800.0  # seconds without a finished response
+    bucket_bytes: int = 512 << 20
+    check_every: int = 100  # syncs between comparisons of the weights; 0: never
+    trust_remote_code: bool = False
+    banned_token_ids: tuple[int, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # passed through to the engine, after ours
+
 
 class RolloutEngine(Protocol):
-    """An engine beside, or inside, the training process. Calls are collective where ranks share an engine."""
+    """An engine beside, or inside, the training process. Calls are collective where ranks share an engine:
+    every rank makes them, in the same order, also one that has no prompts."""
 
-    policy_version: int
+    policy_version: int  # how many syncs the weights have seen since the run began
+    on_progress: Callable[[int, int], None] | None  # told (finished, all) responses while generating
+
+    def start(self, policy: Weights) -> None:
+        """Hold the weights of `policy` for the first time. Before anything else; no version is counted."""
 
     def generate(self, prompts: Sequence[Prompt], options: SamplingOptions) -> list[Rollout]:
-        """`len(prompts) * n` rollouts, prompt-major: the n samples of a prompt stand together, in order."""
+        """`len(prompts) * n` rollouts, prompt-major: the n samples of a prompt stand together, in order.
+
+        The draws depend on `options.seed`, not on what was drawn before; global generators are left alone.
+
+        Raises:
+            EngineError: out of memory, or stalled for `--engine_timeout`.
+            RuntimeError: called while asleep, which is a fault of the caller.
+        """
 
     def wake(self) -> None:
         """Take the memory that generating needs."""
 
-    def sleep(self) -> None:
-        """Give it back. `generate` must not be called before `wake`."""
+    def sleep(self, weights_change: bool = True) -> None:
+        """Give memory back. `generate` must not be called before `wake`.
 
-    def sync_weights(self, policy: TrainableModel) -> None:
-        """Hold the weights of `policy` from now on; `policy_version` rises by one."""
+        `weights_change` says that `sync_weights` comes before the next `wake`, so that the engine need not
+        keep a copy of the weights it has.
+        """
+
+    def sync_weights(self, policy: Weights) -> None:
+        """Hold the weights of `policy` from now on; `policy_version` rises by one.
+
+        May be called asleep: an engine then takes memory for its weights alone.
+
+        Raises:
+            EngineError: what the engine holds afterwards is not what was sent.
+        """
+
+    def close(self) -> None:
+        """Give everything back, for good."""
+
+
+def as_rollouts(
+    prompts: Sequence[Prompt], responses: Sequence[Sequence[Response]], tokenizer: Any, policy_version: int
+) -> list[Rollout]:
+    """The samples of each prompt as rollouts, prompt-major, with their texts."""
+    tokens = [ids for samples in responses for ids, _, _ in samples]
+    texts = iter(tokenizer.batch_decode(tokens, skip_special_tokens=True) if tokens else [])
+    return [
+        Rollout(
+            prompt=prompt,
+            sample_index=i,
+            token_ids=ids,
+            text=next(texts),
+            finish_reason=reason,
+            logprobs=logprobs,
+            policy_version=policy_version,
+        )
+        for prompt, samples in zip(prompts, responses, strict=True)
+        for i, (ids, reason, logprobs) in enumerate(samples)
+    ]

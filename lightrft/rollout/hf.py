@@ -1,7 +1,8 @@
 """`--engine_type hf`: the policy module itself generates, through transformers' `generate`.
 
 No second copy of the weights and nothing to synchronise: the engine for the CPU, for small models and for
-architectures that no inference engine knows.
+architectures that no inference engine knows. Only ZeRO-3, which cuts the policy's weights into shards,
+makes it hold a whole copy of its own.
 
 Every draw comes from a stream that belongs to its sample (seed, prompt, sample number), not from a global
 generator: the same sample gets the same numbers on any rank, in any batch, before or after a resume.
@@ -10,7 +11,7 @@ generator: the same sample gets the same numbers on any rank, in any batch, befo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,9 +19,10 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from lightrft.distributed.strategy import TrainableModel
+from lightrft.distributed.strategy import BUCKET_BYTES, Weights
 from lightrft.models.loading import end_token_ids
 from lightrft.rollout.base import SamplingOptions
+from lightrft.rollout.weight_sync import Bucket, WeightSync
 from lightrft.types import Prompt, Rollout
 
 
@@ -96,11 +98,17 @@ class SamplingProcessor(LogitsProcessor):
 class HFEngine:
     """Generates with the policy module. See `RolloutEngine` for the contract.
 
-    `batch_size` samples run at once; `banned_token_ids` are never sampled.
+    `batch_size` samples run at once; `banned_token_ids` are never sampled. With `own_weights`, `model` is a
+    copy beside the policy that a sync fills; without, it is the policy's own.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: Any, batch_size: int, banned_token_ids: Sequence[int] = ()
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        batch_size: int,
+        banned_token_ids: Sequence[int] = (),
+        own_weights: bool = False,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -108,15 +116,30 @@ class HFEngine:
         self.policy_version = 0
         self.end_ids = end_token_ids(model, tokenizer)
         self.banned_token_ids = list(banned_token_ids)
+        self.on_progress: Callable[[int, int], None] | None = None
+        self._sync = WeightSync(model.dtype, BUCKET_BYTES, 0, "hf") if own_weights else None
+
+    def start(self, policy: Weights) -> None:
+        if self._sync is not None:
+            self._sync.run(policy, self._load, None)
 
     def wake(self) -> None:
-        """Nothing to take: the weights are the policy's own."""
+        """Nothing to take: the KV cache lives only inside `generate`."""
 
-    def sleep(self) -> None:
-        """Nothing to give back: the KV cache lives only inside `generate`."""
+    def sleep(self, weights_change: bool = True) -> None:
+        """Nothing to give back."""
 
-    def sync_weights(self, policy: TrainableModel) -> None:
+    def sync_weights(self, policy: Weights) -> None:
+        self.start(policy)
         self.policy_version += 1
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _load(self, bucket: Bucket) -> None:
+        parameters = dict(self.model.named_parameters())
+        for name, tensor in bucket:
+            parameters[name].copy_(tensor)
 
     def generate(self, prompts: Sequence[Prompt], options: SamplingOptions) -> list[Rollout]:
         samples = [(prompt, i) for prompt in prompts for i in range(options.n)]
@@ -129,6 +152,8 @@ class HFEngine:
                 rollouts.update(
                     zip(part, self._generate_batch([samples[k] for k in part], options), strict=True)
                 )
+                if self.on_progress is not None:
+                    self.on_progress(len(rollouts), len(samples))
         return [rollouts[k] for k in range(len(samples))]
 
     @torch.no_grad()
@@ -137,7 +162,7 @@ class HFEngine:
     ) -> Iterator[Rollout]:
         device = self.model.device
         lengths = [len(prompt.token_ids) for prompt, _ in samples]
-        limits = [min(options.max_new_tokens, options.max_len - length) for length in lengths]
+        limits = [options.room_after(prompt) for prompt, _ in samples]
         width = max(lengths)
         input_ids = torch.full((len(samples), width), self.tokenizer.pad_token_id)
         attention_mask = torch.zeros_like(input_ids)

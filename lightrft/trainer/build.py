@@ -27,12 +27,13 @@ from lightrft.observability.logger import RunLogger, WandbOptions
 from lightrft.observability.sentinels import SentinelBoard
 from lightrft.observability.timers import Timers
 from lightrft.observability.trajectories import TrajectoryWriter
-from lightrft.rollout.hf import HFEngine
+from lightrft.rollout.base import RolloutEngine
 from lightrft.trainer import flags
 from lightrft.trainer.checkpoint import CheckpointOptions, CheckpointStore
 from lightrft.trainer.controller import Controller, Observers, Parts
 from lightrft.trainer.critic import CriticUpdater
 from lightrft.trainer.ema import EMA
+from lightrft.trainer.engine import build_engine, start_engine
 from lightrft.trainer.evaluate import Evaluator
 from lightrft.trainer.experience import ExperienceMaker, Models
 from lightrft.trainer.export import Exporter
@@ -77,6 +78,9 @@ def build_controller(config: Config, inputs: Inputs, strategy: Strategy, device:
     if found:
         controller.step = restore(controller.parts, found.shared, found.local)
         controller.last_checkpoint = found.folder
+    start_engine(
+        config, controller.parts.engine, controller.parts.policy, int(inputs.tokenizer.pad_token_id), device
+    )
     return controller
 
 
@@ -86,7 +90,7 @@ def build_parts(
     """Everything that the loop turns."""
     policy, model = build_policy(config, strategy)
     models = build_models(config, inputs, strategy, policy)
-    engine = HFEngine(model, inputs.tokenizer, config.micro_rollout_batch_size)
+    engine = build_engine(config, inputs, model, strategy.dtype, device)
     kl_controller = build_kl_controller(config)
     ema = EMA(config.ema_beta) if config.enable_ema else None
     if ema is not None:
@@ -122,14 +126,9 @@ def build_parts(
 
 def build_policy(config: Config, strategy: Strategy) -> tuple[TrainableModel, PreTrainedModel]:
     """The trained model under its strategy, and the Hugging Face model inside."""
-    model = load_causal_lm(flags.model_options(config, config.pretrain, strategy.dtype))
+    with strategy.loading():
+        model = load_causal_lm(flags.model_options(config, config.pretrain, strategy.dtype))
     policy = Policy(model, config.temperature, strategy.device)
-    if policy.whole_forward and collectives.rank() == 0:
-        print(
-            f"{type(model).__name__} changes logits after its head: log-probs take its whole forward, "
-            "with logits for prompt tokens too",
-            flush=True,
-        )
     return strategy.prepare_trainable(policy, flags.optimizer_options(config)), model
 
 
@@ -142,7 +141,8 @@ def build_models(config: Config, inputs: Inputs, strategy: Strategy, policy: Tra
     if inputs.estimator.needs_critic:
         path = config.critic_pretrain or config.pretrain
         options = flags.model_options(config, path, strategy.dtype, "--critic_pretrain")
-        module = load_critic(options, strategy.device)
+        with strategy.loading():
+            module = load_critic(options, strategy.device)
         critic = strategy.prepare_trainable(module, flags.optimizer_options(config))
     teacher: Teacher | None = inputs.remote_teacher
     if inputs.estimator.needs_teacher and teacher is None:
@@ -152,7 +152,8 @@ def build_models(config: Config, inputs: Inputs, strategy: Strategy, policy: Tra
 
 
 def _frozen_policy(config: Config, strategy: Strategy, path: str, flag: str) -> Policy:
-    model = load_causal_lm(flags.model_options(config, path, strategy.dtype, flag, trained=False))
+    with strategy.loading():
+        model = load_causal_lm(flags.model_options(config, path, strategy.dtype, flag, trained=False))
     frozen = strategy.prepare_frozen(Policy(model, config.temperature, strategy.device))
     assert isinstance(frozen, Policy)
     return frozen
@@ -207,7 +208,7 @@ def build_critic_updater(
     return CriticUpdater(optimizer, flags.batch_options(config), config.value_clip, saved)
 
 
-def build_evaluator(config: Config, inputs: Inputs, engine: HFEngine) -> Evaluator | None:
+def build_evaluator(config: Config, inputs: Inputs, engine: RolloutEngine) -> Evaluator | None:
     if inputs.eval_prompts is None:
         return None
     return Evaluator(

@@ -1,7 +1,8 @@
 """The loop. Every rank runs it in lock-step.
 
      sampler ─► engine.generate ─► reward ─► experience ─► update ─► weight sync ─┐
-        ▲          awake             asleep from here on                          │
+        ▲          awake             asleep from here on               weights    │
+        │                                                              awake      │
         └─────────────────────────────────────────────────────────────────────────┘
 
 `train_step` is one turn of it; `fit` evaluates, logs, saves and decides when to stop.
@@ -142,14 +143,11 @@ class Controller:
     def train_step(self) -> dict[str, float]:
         """One turn of the loop, over `rollouts_per_step` rollouts. Returns globally reduced metrics."""
         parts, timers, console = self.parts, self.observers.timers, self.observers.console
-        with timers("generate"), console.phase("generate"):
-            parts.engine.wake()
-            rollouts = self._generate()
-            parts.engine.sleep()
+        dynamic, sampling = self.options.max_gen_batches > 1, MetricSums()
+        rollouts = self._sample(stay_awake=dynamic)
         with timers("reward"), console.phase("reward"):
             result: RewardResult = parts.reward(rollouts)
-        sampling = MetricSums()
-        if self.options.max_gen_batches > 1:
+        if dynamic:
             rollouts, result = self._resample(rollouts, result, sampling)
         with timers("experience"), console.phase("experience"):
             experience, metrics = parts.experience_maker.make(rollouts, result)
@@ -174,20 +172,28 @@ class Controller:
         """Dynamic sampling: other prompts in the place of groups that teach nothing."""
         timers, console = self.observers.timers, self.observers.console
 
-        def generate() -> list[Rollout]:
-            with timers("generate"), console.phase("generate"):
-                self.parts.engine.wake()
-                more = self._generate()
-                self.parts.engine.sleep()
-            return more
-
         def reward(more: list[Rollout]) -> RewardResult:
             with timers("reward"), console.phase("reward"):
                 scored: RewardResult = self.parts.reward(more)
             return scored
 
-        sampler = DynamicSampler(generate, reward, self.options.max_gen_batches, self.device)
-        return sampler.complete(rollouts, result, metrics)
+        sampler = DynamicSampler(
+            lambda: self._sample(stay_awake=True), reward, self.options.max_gen_batches, self.device
+        )
+        completed = sampler.complete(rollouts, result, metrics)
+        self.parts.engine.sleep()
+        return completed
+
+    def _sample(self, stay_awake: bool) -> list[Rollout]:
+        """Wake the engine, generate, and put it to sleep unless more may be asked for."""
+        engine, seen = self.parts.engine, self.observers
+        with seen.timers("generate"), seen.console.phase("generate") as progress:
+            engine.on_progress = progress.reach
+            engine.wake()
+            rollouts = self._generate()
+            if not stay_awake:
+                engine.sleep()
+        return rollouts
 
     def _generate(self) -> list[Rollout]:
         """The next rollouts of this rank's share of the prompts."""

@@ -55,7 +55,10 @@ class CriticUpdater:
             return
         model = self.optimizer.model
         assert isinstance(model.module, Critic)
-        state = dict(model.full_parameters())
+        state = {}
+        for name, parameter in model.full_parameters():
+            if rank() == 0:
+                state[name] = parameter.cpu()
         if rank() == 0:
             temporary = folder.with_name(f".tmp_{folder.name}")
             shutil.rmtree(temporary, ignore_errors=True)

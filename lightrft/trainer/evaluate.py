@@ -39,20 +39,20 @@ class Evaluator:
         self.batch_size = batch_size
 
     def evaluate(self, device: object) -> dict[str, float]:
-        """Means over all rows and ranks. Collective."""
+        """Means over all rows and ranks. Collective. Leaves the engine awake, as rollouts come next."""
         out: dict[str, float] = {}
         self.engine.wake()
         for temperature in self.temperatures:
             metrics = self._one_pass(replace(self.sampling, temperature=temperature))
             prefix = "eval" if temperature == self.temperatures[0] else f"eval/t{temperature:g}"
             out |= {f"{prefix}/{name}": value for name, value in metrics.reduce(device).items()}
-        self.engine.sleep()
         return out
 
     def _one_pass(self, sampling: SamplingOptions) -> MetricSums:
         metrics = MetricSums()
         for rows in eval_batches(len(self.prompts), self.batch_size, rank(), world_size()):
-            rollouts = self.engine.generate([self.prompts[i] for i in rows], sampling) if rows else []
+            # Also without rows: ranks that share an engine generate together.
+            rollouts = self.engine.generate([self.prompts[i] for i in rows], sampling)
             self._add(rollouts, metrics)
         return metrics
 

@@ -9,7 +9,7 @@ from lightrft.config.resolve import Config
 from lightrft.config.steps import StepPlan
 from lightrft.distributed.strategy import OptimizerOptions
 from lightrft.models.loading import ModelOptions
-from lightrft.rollout.base import SamplingOptions
+from lightrft.rollout.base import EngineOptions, SamplingOptions
 from lightrft.trainer.controller import FitOptions
 from lightrft.trainer.experience import ExperienceOptions, ShapingOptions
 from lightrft.trainer.optimize import OptimizeOptions
@@ -114,6 +114,28 @@ def sampling_options(config: Config) -> SamplingOptions:
         max_new_tokens=config.generate_max_len,
         max_len=config.max_len,
         seed=config.seed,
+        logprobs=config.rollout_logprobs,
+    )
+
+
+def engine_options(config: Config, trained: torch.dtype) -> EngineOptions:
+    """The engine beside the trainer; `--engine_dtype auto` follows `trained`, the trainer's dtype."""
+    return EngineOptions(
+        model=config.pretrain,
+        dtype=trained if config.engine_dtype == "auto" else getattr(torch, config.engine_dtype),
+        max_len=config.max_len,
+        tensor_parallel_size=config.engine_tp_size,
+        memory_share=config.engine_mem_util,
+        max_num_seqs=config.engine_max_num_seqs,
+        max_num_batched_tokens=config.engine_max_num_batched_tokens,
+        chunked_prefill=config.engine_chunked_prefill,
+        sleep=config.enable_engine_sleep,
+        seed=config.seed,
+        timeout=config.engine_timeout,
+        bucket_bytes=config.sync_bucket_mb << 20,
+        check_every=config.check_weight_sync,
+        trust_remote_code=config.trust_remote_code,
+        kwargs=config.engine_kwargs or {},
     )
 
 
@@ -124,6 +146,7 @@ def eval_sampling_options(config: Config) -> SamplingOptions:
         max_new_tokens=config.generate_max_len,
         max_len=config.max_len,
         seed=config.seed,
+        logprobs="none",
     )
 
 

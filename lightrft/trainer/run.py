@@ -104,6 +104,8 @@ def _train(config: Config, running: list[Controller]) -> None:
                 controller.observers.logger.close()
         # Only where all ranks arrive: after a failure, leaving the group would wait for those that are gone.
         barrier()
-        torch.distributed.destroy_process_group()
+        controller.parts.engine.close()
+        if torch.distributed.is_initialized():  # vLLM's shutdown takes the group with it
+            torch.distributed.destroy_process_group()
     finally:
         inputs.reward.close()

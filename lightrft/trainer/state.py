@@ -49,7 +49,6 @@ def restore(parts: Parts, shared: dict[str, Any], local: dict[str, Any]) -> int:
         parts.critic_updater.optimizer.counters = UpdateCounters(**shared["critic_counters"])
     if parts.ema is not None:
         parts.ema.load_state_dict(local["ema"])
-    parts.engine.sync_weights(parts.policy)
     parts.engine.policy_version = shared["policy_version"]
     restore_rng_state(local["rng"])
     return int(shared["step"])

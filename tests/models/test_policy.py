@@ -78,10 +78,15 @@ def test_an_all_masked_batch_gives_zero_and_keeps_the_graph(policy):
     assert all(p.grad is not None and p.grad.abs().max() == 0 for p in policy.parameters())
 
 
-def test_an_architecture_that_changes_logits_after_the_head_is_noticed(tiny_model):
+@torch.no_grad()
+def test_an_architecture_that_changes_logits_after_the_head_is_noticed(tiny_model, capsys):
     """A model that caps its logits after the head must not take the shortcut past the cap."""
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
-    assert Policy(model).whole_forward is False
+    plain = Policy(model)
+    assert plain.whole_forward is None
+    plain(IDS, ATTENTION, RESPONSE)
+    assert plain.whole_forward is False
+    assert capsys.readouterr().out == ""
     inner = model.forward
 
     def capped(*args, **kwargs):
@@ -90,11 +95,11 @@ def test_an_architecture_that_changes_logits_after_the_head_is_noticed(tiny_mode
         return output
 
     model.forward = capped
-    policy = Policy(model)
-    assert policy.whole_forward is True
-    with torch.no_grad():
-        expected, _ = expected_logprobs(model, 1.0)
+    expected, _ = expected_logprobs(model, 1.0)
+    for policy in (Policy(model), Policy(model)):
         torch.testing.assert_close(policy(IDS, ATTENTION, RESPONSE).logprobs, expected, rtol=0, atol=1e-6)
+        assert policy.whole_forward is True
+    assert capsys.readouterr().out.count("LlamaForCausalLM changes logits after its head") == 1
 
 
 @torch.no_grad()
