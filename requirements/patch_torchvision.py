@@ -1,9 +1,9 @@
 """Make torchvision importable beside a CPU build of torch.
 
-Its wheel is built for CUDA: the library with its operators cannot be loaded, and the import ends with "operator
-torchvision::nms does not exist". The import needs only the signatures of two of them, which this appends to
-torchvision's own loader; the image transforms are pure torch. Harmless where the library loads, and when run
-again.
+Its wheel is built for CUDA: the library with its operators cannot be loaded, and the import ends with
+"operator torchvision::nms does not exist". The import needs only the signatures of two of them, which this
+appends to torchvision's own loader; the image transforms are pure torch. Harmless where the
+library loads, and when run again.
 """
 
 from __future__ import annotations

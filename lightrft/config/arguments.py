@@ -31,6 +31,8 @@ MOVED = {
     "actor_num_gpus_per_node": "--num_gpus",
 }
 
+_JSON_LIKE = """Give one in single quotes, like '{"enforce_eager": true}'"""
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -156,9 +158,9 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{text}: not JSON: {error}") from None
+        raise ValueError(f"{text}: not JSON: {error}. {_JSON_LIKE}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"""{text}: needs a JSON object, like '{{"enforce_eager": true}}'""")
+        raise ValueError(f"{text}: not a JSON object. {_JSON_LIKE}")
     return value
 
 

@@ -67,7 +67,7 @@ def refusals(config: Config) -> list[str]:
                 f"not available yet: {_spelt(flag, value)} ({_reason(config, flag, flag.planned)})"
             )
         for entry in value if isinstance(value, list) else [value]:
-            if choice_key(flag, entry) in flag.planned_choices:
+            if flag.planned_choices and choice_key(flag, entry) in flag.planned_choices:
                 messages.append(_refused_choice(config, flag, entry))
     return messages
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from lightrft.config.availability import refusals
 from lightrft.config.help_text import help_text
-from lightrft.config.launch import needs_launcher, relaunch
+from lightrft.config.launch import engine_environment, needs_launcher, relaunch
 from lightrft.config.messages import listed
 from lightrft.config.resolve import Config, Modality, resolve
 from lightrft.config.rules import check
@@ -22,7 +22,8 @@ def start(argv: Sequence[str], modality: Modality) -> Config:
     """The checked configuration of a run that is about to begin. Its warnings are printed, by rank 0.
 
     Does not return for --help, --dry_run and --print_config (exit 0), nor where this process becomes a
-    launcher. The plan of a run is printed by the run, once it has counted its prompts.
+    launcher. The plan of a run is printed by the run, once it has counted its prompts. What the engine needs
+    of the environment is set, so torch must not have been imported.
 
     Raises:
         ConfigError: whatever does not fit, in one message.
@@ -44,6 +45,8 @@ def start(argv: Sequence[str], modality: Modality) -> Config:
             print(config.plan().render())
     if config.planning:
         raise SystemExit(0)
+    for name, value in engine_environment(config).items():
+        os.environ.setdefault(name, value)
     return config
 
 

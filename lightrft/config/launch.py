@@ -1,4 +1,4 @@
-"""Starting one process per GPU: `python train.py` on a host with several becomes `deepspeed train.py`."""
+"""Starting: one process per GPU, in the environment that its inference engine needs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,23 @@ from lightrft.config.resolve import Config
 from lightrft.config.world import free_port
 
 RUNNER = "deepspeed.launcher.runner"
+
+
+def engine_environment(config: Config) -> dict[str, str]:
+    """Variables that must stand before torch and the engine are imported, where the user has not set them.
+
+    vLLM runs inside this process, says nothing of its own and sends no statistics. On a CPU one thread is
+    faster by far: its workers and torch's would fight for the cores (measured on 2: 18,000 against 300
+    tokens a second).
+    """
+    if config.engine_type != "vllm":
+        return {}
+    variables = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+    }
+    return variables if config.on_gpu else {"OMP_NUM_THREADS": "1", **variables}
 
 
 def needs_launcher(config: Config) -> bool:

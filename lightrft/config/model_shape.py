@@ -31,8 +31,8 @@ class ModelShape:
     shared_intermediate: int = 0
 
     @property
-    def parameters(self) -> int:
-        """Weights of the whole model. Qwen2.5-7B: 7,615,616,512."""
+    def layer_parameters(self) -> int:
+        """Weights of one layer."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = self.hidden * (2 * queries + 2 * keys) + self.qkv_bias * (queries + 2 * keys)
         if self.experts:
@@ -40,8 +40,13 @@ class ModelShape:
             mlp += 3 * self.hidden * self.shared_intermediate
         else:
             mlp = 3 * self.hidden * self.intermediate
+        return attention + mlp + 2 * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the whole model. Qwen2.5-7B: 7,615,616,512."""
         embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
-        return embeddings + self.layers * (attention + mlp + 2 * self.hidden) + self.hidden
+        return embeddings + self.layers * self.layer_parameters + self.hidden
 
     @property
     def cache_values_per_token(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightrft.config.availability import acts, missing_part
+from lightrft.config.engines import engine_dtype
 from lightrft.config.flags import GROUPS
 from lightrft.config.memory import GIB, PHASES, MemoryPlan
 from lightrft.config.plan import Plan
@@ -54,19 +55,45 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
         )
     yield "model", f"{Path(config.pretrain).name}: {described}"
     yield "hardware", _hardware(config)
-    if config.engine_type == "hf":
-        yield "engine", "hf: every rank generates with the policy module"
-    else:
-        yield (
-            "engine",
-            f"{config.engine_type}: {_plural(plan.engine_groups, 'group')} of tensor-parallel size "
-            f"{config.engine_tp_size}",
-        )
+    yield from _engine(plan)
     yield "algorithm", _algorithm(config)
     yield "reward", " + ".join(config.reward)
     rows = plan.steps.num_prompts
     counted = "rows are counted when they are loaded" if rows is None else _plural(rows, "row")
     yield "data", f"{config.prompt_data or 'none given'}: {counted}"
+
+
+def _engine(plan: Plan) -> Iterator[tuple[str, str]]:
+    config = plan.config
+    if config.engine_type == "hf":
+        yield "engine", "hf: every rank generates with the policy module"
+        return
+    yield (
+        "engine",
+        f"{config.engine_type}: {_plural(plan.engine_groups, 'group')} of tensor-parallel size "
+        f"{config.engine_tp_size}, {engine_dtype(config)}",
+    )
+    yield "engine memory", _engine_memory(config)
+    reasons = {
+        "all": f"of all responses, for --rollout_is {config.rollout_is}",
+        "sample": "of a sample of prompts, for the gap sentinel",
+        "none": "none: the gap between engine and trainer is not watched",
+    }
+    if config.rollout_is == "none":
+        reasons["all"] = "of all responses, for the gap sentinel"
+    yield "engine log-probs", reasons[config.rollout_logprobs]
+    every = config.check_weight_sync
+    checked = f"compared at the first sync and every {_plural(every, 'step')}" if every else "never compared"
+    yield "weight sync", f"in buckets of {config.sync_bucket_mb} MiB, {checked}"
+
+
+def _engine_memory(config: Config) -> str:
+    if not config.on_gpu:
+        return "no sleep: the engine keeps its memory on a CPU"
+    share = f"{config.engine_mem_util:g} of each GPU"
+    if not config.enable_engine_sleep:
+        return f"{share}, kept while the trainer trains (--disable_engine_sleep)"
+    return f"{share} while it generates; asleep, it gives it to the trainer"
 
 
 def _big(count: int) -> str:

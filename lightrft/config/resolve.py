@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Modality = Literal["text", "vision"]
 PATH_FLAGS = ("save_path", "ckpt_path", "log_dir", "use_tensorboard", "reward_recipe")
 MODEL_FLAGS = ("pretrain", "reward_pretrain", "critic_pretrain", "teacher_pretrain")
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # torch takes settings from either
 DATA_FLAGS = ("prompt_data", "eval_data", "pretrain_data")
 
 
@@ -44,6 +45,7 @@ class Config:
     given: frozenset[str] = frozenset()  # flags on the command line, as written
     resolved: Mapping[str, str] = field(default_factory=dict)  # flag -> how its default was derived
     deprecations: tuple[str, ...] = ()
+    expandable_segments: tuple[str, ...] = ()  # variables that ask torch's allocator for them
 
     def __getattr__(self, name: str) -> Any:
         values = self.__dict__.get("values", {})  # absent while being unpickled
@@ -132,7 +134,12 @@ def resolve(
         given=arguments.given,
         resolved=notes,
         deprecations=arguments.deprecations,
+        expandable_segments=_expandable_segments(environ),
     )
+
+
+def _expandable_segments(environ: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(name for name in ALLOCATOR if "expandable_segments:True" in environ.get(name, ""))
 
 
 def _place(

@@ -6,7 +6,7 @@ start ─► wake ─► generate ─► sleep ─► ... the trainer trains ...
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -105,6 +105,11 @@ class RolloutEngine(Protocol):
 
     def close(self) -> None:
         """Give everything back, for good."""
+
+
+def how_it_ended(tokens: Sequence[int], reason: FinishReason, end_ids: Collection[int]) -> FinishReason:
+    """`reason`, but "stop" where an end token just fitted: SGLang looks at the limit before the token."""
+    return "stop" if reason == "length" and tokens and tokens[-1] in end_ids else reason
 
 
 def as_rollouts(

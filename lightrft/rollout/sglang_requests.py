@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from lightrft.errors import EngineError
-from lightrft.rollout.base import EngineOptions, Response, SamplingOptions
+from lightrft.rollout.base import EngineOptions, Response, SamplingOptions, how_it_ended
 from lightrft.rollout.groups import wants_logprobs
 from lightrft.rollout.hf import sample_seed
 from lightrft.rollout.watchdog import Watchdog
@@ -73,12 +73,14 @@ def sampling_parameters(
     return parameters
 
 
-def parse_response(output: Mapping[str, Any]) -> Response:
+def parse_response(output: Mapping[str, Any], end_ids: Sequence[int]) -> Response:
     """The end token is among the token ids where one was sampled. Log-probs are None where not asked for."""
+    tokens = list(output["output_ids"])
     about = output["meta_info"]
     logprobs = about.get("output_token_logprobs")
     reason = FINISH_REASONS.get((about["finish_reason"] or {}).get("type", ""), "abort")
-    return list(output["output_ids"]), reason, None if logprobs is None else [entry[0] for entry in logprobs]
+    reason = how_it_ended(tokens, reason, end_ids)
+    return tokens, reason, None if logprobs is None else [entry[0] for entry in logprobs]
 
 
 class Generation:
@@ -169,7 +171,7 @@ class Generation:
 
     async def _request(self, token_ids: list[int], parameters: dict[str, Any], wants: bool) -> Response:
         output = await self.send(input_ids=token_ids, sampling_params=parameters, return_logprob=wants)
-        return parse_response(output)
+        return parse_response(output, self.end_ids)
 
     def _parameters(self, prompt: Prompt, index: int, room: int) -> dict[str, Any]:
         seed = sample_seed(self.options.seed, prompt.index, index)

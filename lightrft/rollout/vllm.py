@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightrft.config.memory import CPU_SEQUENCES
 from lightrft.distributed.strategy import Weights
 from lightrft.errors import EngineError
-from lightrft.rollout.base import EngineOptions, Response, SamplingOptions, as_rollouts
+from lightrft.rollout.base import EngineOptions, Response, SamplingOptions, as_rollouts, how_it_ended
 from lightrft.rollout.checksum import hash_all
 from lightrft.rollout.groups import EngineGroup, wants_logprobs
 from lightrft.rollout.hf import sample_seed
@@ -31,7 +32,6 @@ from lightrft.rollout.weight_sync import Bucket, Held, WeightSync
 from lightrft.types import FinishReason, Prompt, Rollout
 
 CPU_BLOCK_SIZE = 32  # tokens of a KV cache block: the CPU kernels want a multiple of 32
-CPU_SEQUENCES = 64  # full-length sequences that the CPU's KV cache has room for
 BANNED_BIAS = -100.0  # added to logits; the strongest that vLLM takes
 FINISH_REASONS: dict[str | None, FinishReason] = {"stop": "stop", "length": "length"}
 
@@ -314,7 +314,7 @@ class VLLMEngine:
             with Watchdog(self.options.timeout, total) as watchdog:
                 while engine.has_unfinished_requests():
                     for output in engine.step():
-                        found[int(output.request_id)] = [_response(sample) for sample in output.outputs]
+                        found[int(output.request_id)] = [_response(s, self.end_ids) for s in output.outputs]
                         watchdog.advance(len(output.outputs))
                         if self.on_progress is not None:
                             self.on_progress(watchdog.finished, total)
@@ -353,10 +353,11 @@ def _scaled(compute: Callable[..., Tensor | None], temperature: list[float]) -> 
     return compute_logits
 
 
-def _response(sample: Any) -> Response:
+def _response(sample: Any, end_ids: Sequence[int]) -> Response:
     """Token ids, finish reason and log-probs of one of vLLM's completions."""
     logprobs = None if sample.logprobs is None else list(sample.logprobs.logprobs)
-    return list(sample.token_ids), FINISH_REASONS.get(sample.finish_reason, "abort"), logprobs
+    tokens, reason = list(sample.token_ids), FINISH_REASONS.get(sample.finish_reason, "abort")
+    return tokens, how_it_ended(tokens, reason, end_ids), logprobs
 
 
 def _joined(first: Response, rest: Response) -> Response:

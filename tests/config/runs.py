@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from lightrft.config import engines
 from lightrft.config.gpus import Gpu
 
 QWEN_7B = {
@@ -51,3 +55,44 @@ def words(flags: Mapping[str, Any]) -> list[str]:
         elif value is not None:
             line += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
     return line
+
+
+def fake_versions(monkeypatch: pytest.MonkeyPatch, versions: Mapping[str, str]) -> None:
+    """As if of the engines these distributions were installed, and no others."""
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(engines, "version", version)
+
+
+REGISTRY = """_TEXT_GENERATION_MODELS = {
+    "Qwen2ForCausalLM": ("qwen2", "Qwen2ForCausalLM"),
+    "Emu3ForConditionalGeneration": (
+        "transformers",
+        "TransformersMultiModalForCausalLM",
+    ),
+}
+_PREVIOUSLY_SUPPORTED_MODELS = {"MotifForCausalLM": "0.10.2"}
+"""
+KERNELS = """class CPUAttentionBackend:
+    def get_supported_head_sizes(cls) -> list[int]:
+        return [32, 64, 128]
+"""
+FILES = {
+    "model_executor/models/registry.py": REGISTRY,
+    "v1/attention/backends/cpu_attn.py": KERNELS,
+    "device_allocator/cumem.py": 'conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")\n',
+    "srt/models/qwen2.py": "class Qwen2ForCausalLM(Model):\n    pass\n\n\nEntryClass = Qwen2ForCausalLM\n",
+}
+
+
+def fake_engine(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+    """A module's folder with what the front end reads of vLLM and SGLang, in place of both."""
+    for name, text in FILES.items():
+        (folder / "engine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "engine" / name).write_text(text)
+    monkeypatch.setattr(engines, "source", lambda engine: folder / "engine")
+    return folder / "engine"

@@ -56,7 +56,9 @@ def test_given_holds_the_flags_as_written():
 
 def test_engine_arguments_are_a_json_object():
     assert values("--engine_kwargs", '{"a": [1]}')["engine_kwargs"] == {"a": [1]}
-    assert "needs a JSON object" in problem("--engine_kwargs", "[1]")
+    assert problem("--engine_kwargs", "[1]") == (
+        "--engine_kwargs [1]: not a JSON object. Give one in single quotes, like '{\"enforce_eager\": true}'"
+    )
     assert "not JSON" in problem("--engine_kwargs", "{a}")
 
 

@@ -51,16 +51,14 @@ def test_every_choice_works_or_is_refused_by_name(make, name, choice):
         assert refused == []
 
 
-def test_the_default_engine_is_refused_with_the_one_that_works(make):
-    (message,) = refusals(make(engine_type=None))
-    assert message == (
-        "not available yet: --engine_type vllm, the default (the vLLM engine): give --engine_type hf"
-    )
+def test_the_default_engine_is_there(make):
+    assert make(engine_type=None).engine_type == "vllm"
+    assert refusals(make(engine_type=None)) == []
 
 
 def test_flags_that_wait_for_a_refused_one_are_named_with_it(make):
-    (message,) = refusals(make(engine_type="vllm", engine_mem_util=0.4, disable_engine_sleep=True))
-    assert "(the vLLM engine; with it --engine_mem_util, --disable_engine_sleep)" in message
+    (message,) = refusals(make(lora_rank=8, lora_alpha=16, lora_dropout=0.1))
+    assert "; with it --lora_alpha, --lora_dropout)" in message
     (message,) = refusals(make(fsdp=True, fsdp_cpu_offload=True))
     assert message == "not available yet: --fsdp (the FSDP backend; with it --fsdp_cpu_offload)"
 
@@ -76,6 +74,10 @@ def test_a_derived_reward_is_refused_with_its_reason(make):
 def test_components_of_your_own_are_available(make):
     assert refusals(make(advantage_estimator="a.py:Mine", policy_loss="a.py:mine")) == []
     assert refusals(make(reward="a.py:score:0.5")) == []
+
+
+def test_arguments_of_the_engine_are_no_choices(make):
+    assert refusals(make(engine_type="vllm", engine_kwargs='{"enforce_eager": true}')) == []
 
 
 def test_plots_are_refused_only_when_asked_for(make):
@@ -111,6 +113,7 @@ def test_available_choices_are_the_files_that_exist(flag, package):
         ("adam_offload", ""),  # acts without --fsdp
         ("kl_estimator", ""),  # acts with a KL coefficient
         ("lora_alpha", "LoRA adapters"),
+        ("engine_mem_util", ""),
         ("critic_learning_rate", ""),
         ("rm_engine_cudagraph", "reward models"),  # through --rm_use_engine
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from lightrft.config import cli
 from lightrft.config.cli import exit_status, start
-from lightrft.config.launch import launcher_command, needs_launcher
+from lightrft.config.launch import engine_environment, launcher_command, needs_launcher
 from lightrft.config.resolve import resolve
 from lightrft.errors import ConfigError, DataError
 from tests.config.runs import QWEN_7B, QWEN_VL, h200, words, write_model
@@ -48,7 +48,8 @@ def test_help_shows_every_flag_with_its_default(capsys):
     assert stopped.value.code == 0
     assert "  --max_len N                     longest sequence, prompt + response, in tokens [4096]" in text
     assert "one of k1, k2, k3 [k3]" in text
-    assert "(planned: vllm, sglang) [vllm]" in text
+    assert "one of vllm, sglang, hf [vllm]" in " ".join(text.split())
+    assert "(planned: geo3k, multiple_choice, length, model, remote)" in " ".join(text.split())
     assert "local_rank" not in text
     assert max(map(len, text.splitlines())) <= 110
     positions = [text.index(f"\n{name}:") for name in ("model", "training", "batch size", "rewards")]
@@ -56,14 +57,14 @@ def test_help_shows_every_flag_with_its_default(capsys):
 
 
 def test_a_plan_goes_to_stdout_and_remarks_to_stderr(base, capsys):
-    line = words(base | {"dry_run": True, "train_batch_size": 4, "eps_clip": 0.1, "engine_type": None})
+    line = words(base | {"dry_run": True, "train_batch_size": 4, "eps_clip": 0.1, "packing_samples": True})
     with pytest.raises(SystemExit) as stopped:
         start(line, "text")
     out, err = capsys.readouterr()
     assert stopped.value.code == 0
     assert out.startswith("LightRFT plan (dry run)\n")
     assert "lightrft: deprecated: --eps_clip is an old spelling: write --clip_range\n" in err
-    assert "lightrft: note: not available yet: --engine_type vllm, the default" in err
+    assert "lightrft: note: not available yet: --packing_samples (packed sequences)" in err
     assert "lightrft: warning: batch_rule: train_batch_size >= " in err
 
 
@@ -77,12 +78,12 @@ def test_print_config_is_json_and_nothing_else(base, capsys):
 
 
 def test_all_violations_come_in_one_message(base, capsys):
-    line = words(base | {"train_batch_size": 12, "prompt_data": "/nowhere.jsonl", "zero_stage": 3})
+    line = words(base | {"train_batch_size": 12, "prompt_data": "/nowhere.jsonl", "reward": "model"})
     assert status(line) == 2
     err = capsys.readouterr().err
     assert err.startswith("lightrft: error: 3 problems:\n  - train_batch_size (12 samples)")
     assert "  - --prompt_data /nowhere.jsonl: there is no such file or folder" in err
-    assert "  - not available yet: --zero_stage 3 (sharded parameters): give --zero_stage 1 or 2" in err
+    assert "  - not available yet: --reward model (reward models): give --reward " in err
 
 
 def test_strict_validation_turns_warnings_into_errors(base, capsys):
@@ -149,6 +150,29 @@ def test_what_needs_a_launcher(make):
     assert launcher_command(make(gpus=h200(2)), "/x/train.py", ["--a"])[-2:] == ["/x/train.py", "--a"]
 
 
+def test_vllm_finds_its_environment_before_torch_is_imported(make):
+    alone = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+    }
+    assert engine_environment(make(engine_type="vllm", gpus=h200(1))) == alone
+    assert engine_environment(make(engine_type="vllm")) == alone | {"OMP_NUM_THREADS": "1"}
+    assert engine_environment(make(engine_type="sglang", gpus=h200(1))) == {}
+    assert engine_environment(make()) == {}
+
+
+@pytest.mark.parametrize(("given", "threads"), [({}, "1"), ({"OMP_NUM_THREADS": "4"}, "4")])
+def test_a_run_sets_what_the_user_has_not(base, monkeypatch, given, threads):
+    environ = {"PATH": "/bin", **given}
+    monkeypatch.setattr(cli, "resolve", lambda argv, modality, environ: resolve(argv, modality, {}, ()))
+    monkeypatch.setattr(cli, "_checked", lambda config: ([], []))  # vllm need not be installed
+    monkeypatch.setattr("os.environ", environ)
+    start(words(base | {"engine_type": "vllm"}), "text")
+    assert environ["OMP_NUM_THREADS"] == threads
+    assert environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+
+
 @pytest.mark.parametrize("script", ["train.py", "train_vl.py"])
 def test_a_wrong_flag_answers_in_under_a_second(script):
     started = time.perf_counter()
@@ -193,7 +217,7 @@ def test_the_complete_commands_of_the_reference_pass_a_dry_run(tmp_path, script,
     assert planned.returncode == 0, planned.stderr
     assert "lightrft: warning: batch_rule: train_batch_size >= " in planned.stderr
     assert "needed_to_train: --prompt_data is needed to train, not to plan" in planned.stderr
-    assert "not available yet: --engine_type vllm" in planned.stderr
+    assert "not available yet: --engine_type" not in planned.stderr
     assert "one optimizer step" in planned.stdout
     strict = run_script(*line, "--dry_run", "--strict_validation", script=script)
     assert strict.returncode == 2

@@ -89,6 +89,35 @@ def test_a_run_that_will_not_fit_is_told_what_saves_memory(found):
     assert "memory_suffices" not in saved
 
 
+def test_a_generation_that_will_not_fit_is_told_of_the_engine(found):
+    """Weights, reference and Adam take 113.5 GiB of 139.7: 0.18 of the GPU is left for the engine."""
+    changes = {"gpus": h200(1), "engine_type": "vllm", "gradient_checkpointing": True}
+    text = found(**changes)["memory_suffices"]
+    assert "GiB in the generate phase, is over the 140 GiB that it has" in text
+    assert text.endswith("try --engine_mem_util 0.18, --adam_offload, a shorter --max_len")
+    assert "generate phase" not in found(**changes, engine_mem_util=0.18).get("memory_suffices", "")
+    assert "memory_suffices" not in found(**changes, adam_offload=True)
+    crowded = found(**changes, engine_dtype="float32")["memory_suffices"]
+    assert "--engine_mem_util" not in crowded  # what is left would not hold its weights
+
+
+def test_an_engine_that_stays_awake_is_told_to_sleep(found):
+    changes = {"gpus": h200(1), "engine_type": "vllm", "adam_offload": True, "micro_train_batch_size": 4}
+    text = found(**changes, disable_engine_sleep=True)["memory_suffices"]
+    assert "GiB in the update phase" in text
+    assert "try --enable_engine_sleep, --gradient_checkpointing, --micro_train_batch_size 1" in text
+    assert "--enable_engine_sleep" not in found(**changes).get("memory_suffices", "")
+
+
+def test_advice_names_what_helps_in_the_phase(found):
+    many = {"gpus": h200(2), "micro_rollout_batch_size": 128, "gradient_checkpointing": True}
+    text = found(**many)["memory_suffices"]
+    assert "GiB in the experience phase" in text
+    assert text.endswith(
+        "try --micro_rollout_batch_size 1, --adam_offload, --zero_stage 3, a shorter --max_len"
+    )
+
+
 HOLDING = [
     {"num_gpus": 4, "dry_run": True},
     {"num_gpus": 1, "gpus": h200(2), "adam_offload": True, "gradient_checkpointing": True},

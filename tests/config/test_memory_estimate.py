@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lightrft.config.memory import GIB, estimate_memory
+from lightrft.config.memory import GIB, engine_minimum, estimate_memory
 from lightrft.config.model_shape import read_shape
 from tests.config.runs import QWEN_7B, QWEN_VL, h200
 
@@ -95,6 +95,48 @@ def test_an_engine_takes_its_share_while_it_is_awake(make):
     assert rows(make(**changes))["engine vllm"] == pytest.approx([0.6 * 150e9 / GIB, 0, 0])
     awake = rows(make(**changes, disable_engine_sleep=True))["engine vllm"]
     assert awake == pytest.approx([0.6 * 150e9 / GIB] * 3)
+
+
+def test_an_engine_on_a_cpu_keeps_its_memory(make):
+    """fp32: 4P = 28.370 GiB, 64 sequences of 4096 tokens x 28672 values x 4 bytes = 0.4375 each, 0.25."""
+    taken = 28.370 + 64 * 0.4375 + 0.25
+    assert rows(make(engine_type="vllm"))["engine vllm"] == pytest.approx([taken] * 3, abs=1e-3)
+    few = rows(make(engine_type="vllm", engine_max_num_seqs=8))["engine vllm"][0]
+    assert few == pytest.approx(28.370 + 8 * 0.4375 + 0.25, abs=1e-3)
+
+
+def test_the_least_that_an_engine_needs(make):
+    """Weights over tp ranks, the cache of 4096 tokens over at most 4 key-value heads, a quarter of a GiB."""
+    config, shape = make(engine_type="vllm", gpus=h200(1)), read_shape(QWEN_7B)
+    assert engine_minimum(config, shape, 1) / GIB == pytest.approx(14.185 + 0.21875 + 0.25, abs=1e-3)
+    assert engine_minimum(config, shape, 4) / GIB == pytest.approx(14.185 / 4 + 0.21875 / 4 + 0.25, abs=1e-3)
+    assert engine_minimum(config, shape, 28) / GIB == pytest.approx(
+        14.185 / 28 + 0.21875 / 4 + 0.25, abs=1e-3
+    )
+
+
+def test_zero_3_gathers_weights_to_compute(make):
+    """DeepSpeed holds up to 1e9 parameters whole: 2 bytes each, 1.863 GiB; a small model is whole at once."""
+    changes = {"gpus": h200(8), "rollout_batch_size": 8}
+    table = rows(make(**changes, zero_stage=3))
+    assert table["gathered weights"] == pytest.approx([0, 1.863, 1.863], abs=1e-3)
+    assert table["gradients"][2] == pytest.approx(14.185 / 8, abs=1e-3)
+    assert "gathered weights" not in rows(make(**changes))
+    assert "gathered weights" not in rows(make(gpus=h200(1), zero_stage=3))
+
+
+def test_fsdp_gathers_its_largest_layer(make):
+    """The embeddings of 152064 x 3584, 1.015 GiB; one layer has 0.233e9 parameters."""
+    table = rows(make(gpus=h200(8), fsdp=True))
+    assert table["gathered weights"][2] == pytest.approx(1.015, abs=1e-3)
+    assert read_shape(QWEN_7B).layer_parameters == 233_057_792
+
+
+def test_the_hf_engine_holds_a_copy_beside_sharded_weights(make):
+    changes = {"gpus": h200(8), "rollout_batch_size": 8}
+    assert rows(make(**changes, zero_stage=3))["engine hf"] == pytest.approx([14.185] * 3, abs=1e-3)
+    assert "engine hf" not in rows(make(**changes))
+    assert "engine hf" not in rows(make(**changes, zero_stage=3, engine_type="vllm"))
 
 
 def test_no_reference_model_without_a_kl_penalty(make):

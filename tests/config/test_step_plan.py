@@ -96,7 +96,10 @@ def test_the_text_of_a_plan(make):
         "LightRFT plan (dry run)",
         "model Qwen2.5-7B: qwen2, 7.62 B parameters, 28 layers, hidden 3584, vocabulary 152064",
         "hardware 8 x GPU (assumed), bfloat16, DeepSpeed ZeRO-2",
-        "engine vllm: 2 groups of tensor-parallel size 4",
+        "engine vllm: 2 groups of tensor-parallel size 4, bfloat16",
+        "engine memory 0.5 of each GPU while it generates; asleep, it gives it to the trainer",
+        "engine log-probs of a sample of prompts, for the gap sentinel",
+        "weight sync in buckets of 512 MiB, compared at the first sync and every 100 steps",
         "algorithm group_norm, ppo loss, seq-mean-token-mean, KL k3 x 0.001 in the reward",
         "one rollout 128 prompts x 5 = 640 samples, at most 2,621,440 tokens",
         "one step 1 rollout, then 5 optimizer steps, off-policy after the first",
@@ -119,6 +122,39 @@ def test_a_plan_shows_what_acts_and_hides_what_does_not(make):
     assert "engine_mem_util" not in text
     assert "critic_learning_rate=1e-06*" in make(critic_learning_rate=1e-6).plan().render()
     assert "bf16=off*" in make(no_bf16=True).plan().render()
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "engine hf: every rank generates with the policy module"),
+        ({"engine_type": "vllm"}, "engine memory no sleep: the engine keeps its memory on a CPU"),
+        ({"engine_type": "vllm"}, "engine vllm: 1 group of tensor-parallel size 1, float32"),
+        (
+            {"engine_type": "sglang", "gpus": h200(1), "disable_engine_sleep": True},
+            "engine memory 0.5 of each GPU, kept while the trainer trains (--disable_engine_sleep)",
+        ),
+        (
+            {"engine_type": "vllm", "rollout_is": "token"},
+            "engine log-probs of all responses, for --rollout_is token",
+        ),
+        (
+            {"engine_type": "vllm", "rollout_logprobs": "all"},
+            "engine log-probs of all responses, for the gap sentinel",
+        ),
+        (
+            {"engine_type": "vllm", "rollout_logprobs": "none"},
+            "engine log-probs none: the gap between engine and trainer is not watched",
+        ),
+        (
+            {"engine_type": "vllm", "sync_bucket_mb": 64, "check_weight_sync": 0},
+            "weight sync in buckets of 64 MiB, never compared",
+        ),
+    ],
+)
+def test_a_plan_says_what_the_engine_does(make, changes, line):
+    text = make(**changes).plan().render()
+    assert line in [re.sub(r"\s+", " ", shown).strip() for shown in text.splitlines()]
 
 
 def test_a_plan_on_the_cpu_speaks_of_processes(make):

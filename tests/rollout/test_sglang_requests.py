@@ -81,8 +81,14 @@ def answer(tokens, reason, logprobs=None):
     ("told", "reason"), [("stop", "stop"), ("length", "length"), ("abort", "abort"), (None, "abort")]
 )
 def test_a_response_keeps_its_tokens_and_says_how_it_ended(told, reason):
-    assert sglang_requests.parse_response(answer([5, 2], told)) == ([5, 2], reason, None)
-    assert sglang_requests.parse_response(answer([5, 2], told, [-0.5, -1.0]))[2] == [-0.5, -1.0]
+    assert sglang_requests.parse_response(answer([5, 4], told), [2]) == ([5, 4], reason, None)
+    assert sglang_requests.parse_response(answer([5, 4], told, [-0.5, -1.0]), [2])[2] == [-0.5, -1.0]
+
+
+def test_an_end_token_at_the_limit_is_an_end():
+    told = "length"
+    assert sglang_requests.parse_response(answer([5, 2], told), [2])[1] == "stop"
+    assert sglang_requests.parse_response(answer([2, 5], told), [2])[1] == "length"
 
 
 class Server:

@@ -19,7 +19,6 @@ DISTRIBUTED = Group(
             "DeepSpeed ZeRO stage: 1 optimizer states, 2 + gradients, 3 + parameters",
             choices=(1, 2, 3),
             acts_when=(DEEPSPEED,),
-            planned_choices={3: "sharded parameters"},
         ),
         Flag("fsdp", "flag", False, "FSDP in place of DeepSpeed", planned="the FSDP backend"),
         Flag(
@@ -69,7 +68,6 @@ INFERENCE_ENGINE = Group(
             "vllm",
             "rollout engine; hf generates with the policy module itself",
             choices=("vllm", "sglang", "hf"),
-            planned_choices={"vllm": "the vLLM engine", "sglang": "the SGLang engine"},
         ),
         Flag(
             "engine_tp_size",
@@ -173,6 +171,21 @@ INFERENCE_ENGINE = Group(
             1800.0,
             "seconds without a finished response after which generation counts as stalled",
             range=POSITIVE,
+            acts_when=(ENGINE,),
+        ),
+        Flag(
+            "engine_self_test",
+            "flag",
+            True,
+            "at the start: generate, sleep, wake, change a tensor, compare log-probs with the trainer's",
+            acts_when=(ENGINE,),
+        ),
+        Flag(
+            "no_engine_self_test",
+            "flag",
+            None,
+            "start without the engine's self-test",
+            negates="engine_self_test",
             acts_when=(ENGINE,),
         ),
         Flag(

@@ -7,10 +7,18 @@ goes into the file of its subject and into that file's `RULES`.
 from __future__ import annotations
 
 from lightrft.config.resolve import Config
-from lightrft.config.rules import algorithm, batch, effects, files, machine
+from lightrft.config.rules import algorithm, batch, effects, engine, engine_sizes, files, machine
 from lightrft.config.rules.rule import Finding
 
-RULES = (*batch.RULES, *algorithm.RULES, *machine.RULES, *files.RULES, *effects.RULES)
+RULES = (
+    *batch.RULES,
+    *algorithm.RULES,
+    *machine.RULES,
+    *engine.RULES,
+    *engine_sizes.RULES,
+    *files.RULES,
+    *effects.RULES,
+)
 
 
 def check(config: Config) -> list[Finding]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Iterator
 
-from lightrft.config.memory import GIB, PHASES, estimate_memory
+from lightrft.config.memory import GIB, PHASES, MemoryPlan, engine_minimum, estimate_memory
 from lightrft.config.resolve import Config
 from lightrft.config.rules.rule import error, warning
 
@@ -85,13 +86,35 @@ def memory_suffices(config: Config) -> Iterator[str]:
         return
     phase, needed = max(zip(PHASES, memory.totals, strict=True), key=lambda pair: pair[1])
     if needed > memory.limit:
-        savers = ["--gradient_checkpointing"] * (not config.gradient_checkpointing)
-        savers += ["--micro_train_batch_size 1"] * (config.micro_train_batch_size > 1)
-        savers += ["--adam_offload"] * (not config.adam_offload) + ["a shorter --max_len"]
         yield (
             f"the estimate for one GPU, {needed / GIB:.0f} GiB in the {phase} phase, is over the "
-            f"{memory.limit / GIB:.0f} GiB that it has: try {', '.join(savers)}"
+            f"{memory.limit / GIB:.0f} GiB that it has: try {', '.join(_savers(config, memory, phase))}"
         )
+
+
+def _savers(config: Config, memory: MemoryPlan, phase: str) -> list[str]:
+    """What would make `phase` smaller, the cheapest first."""
+    savers = _engine_savers(config, memory, phase)
+    if phase == "update":
+        savers += ["--gradient_checkpointing"] * (not config.gradient_checkpointing)
+        savers += ["--micro_train_batch_size 1"] * (config.micro_train_batch_size > 1)
+    elif phase == "experience" or config.engine_type == "hf":
+        savers += ["--micro_rollout_batch_size 1"] * (config.micro_rollout_batch_size > 1)
+    savers += ["--adam_offload"] * (not config.adam_offload)
+    savers += ["--zero_stage 3"] * (config.num_ranks > 1 and config.zero_stage < 3 and not config.fsdp)
+    return [*savers, "a shorter --max_len"]
+
+
+def _engine_savers(config: Config, memory: MemoryPlan, phase: str) -> list[str]:
+    """Of an engine: sleep where it is awake beside the trainer; a smaller share where it generates."""
+    if config.engine_type == "hf":
+        return []
+    if phase != "generate":
+        return [] if config.enable_engine_sleep else ["--enable_engine_sleep"]
+    others = sum(row.bytes[0] for row in memory.rows if row.name != f"engine {config.engine_type}")
+    share = math.floor(100 * (memory.limit - others) / memory.limit) / 100
+    least = engine_minimum(config, memory.shape, config.engine_tp_size) / memory.limit
+    return [f"--engine_mem_util {share:g}"] if share >= least else []
 
 
 RULES = (
