@@ -463,4 +463,94 @@ EXPERIENCE = [
     ),
 ]
 
-MUTANTS = [*ESTIMATORS, *LOSSES, *REST, *PIPELINE, *EXPERIENCE]
+ENGINES = [
+    *of(
+        "rollout/checksum.py",
+        ("tests/rollout/test_checksum.py",),
+        (
+            "bits not mixed",
+            "x = bits[start : start + CHUNK].to(torch.int64) * _MIX_1",
+            "x = bits[start : start + CHUNK].to(torch.int64)",
+        ),
+        (
+            "only the last chunk counts",
+            "total = total + (x ^ (x >> 31)).sum()",
+            "total = (x ^ (x >> 31)).sum()",
+        ),
+        ("one equal rank suffices", "if all(value & MASK", "if any(value & MASK"),
+        ("shards not added up", "return sum(held) & MASK in", "return held[0] & MASK in"),
+        ("shared heads counted once more", "* (kv_copies - 1)", "* kv_copies"),
+        ("a tied head goes unseen", "expected[head] = embedding", "names.discard(head)"),
+        (
+            "what was never sent goes unseen",
+            "keys = list(dict.fromkeys([*expected, *(k for t in totals for k in t)]))",
+            "keys = list(expected)",
+        ),
+    ),
+    *of(
+        "rollout/weight_sync.py",
+        ("tests/rollout/test_weight_sync.py",),
+        ("the trainer's dtype travels", "return tensor.to(self.dtype) if", "return tensor if"),
+        ("the trainer's names travel", "name.removeprefix(PREFIX))", "name)"),
+        ("compared once", "self.count % self.check_every == 0", "self.count == 0"),
+        (
+            "compared one sync late",
+            "self.count % self.check_every == 0",
+            "(self.count + 1) % self.check_every == 0",
+        ),
+        ("a difference is let through", "        if wrong:\n", "        if False:\n"),
+    ),
+    *of(
+        "distributed/strategy.py",
+        ("tests/rollout/test_weight_sync.py",),
+        ("a bucket overflows", "held + size > max_bytes", "held > max_bytes"),
+        ("the last bucket is lost", "    if bucket:\n        yield bucket\n", ""),
+    ),
+    *of(
+        "rollout/self_test.py",
+        ("tests/rollout/test_self_test.py",),
+        (
+            "the changed tensor may have no effect",
+            '_expect(changed > floor, f"a sync',
+            '_expect(True, f"a sync',
+        ),
+        ("the end is not looked at", '_expect(after <= max_gap, "a sync back', '_expect(True, "a sync back'),
+        ("the start is not looked at", '_expect(before <= max_gap, "gen', '_expect(True, "gen'),
+        ("the self-test counts as syncs", "    engine.policy_version = version\n", ""),
+        ("nothing is changed", "tensor.roll(1, 0) if name == self.name", "tensor if name == self.name"),
+    ),
+    *of(
+        "rollout/groups.py",
+        ("tests/rollout/test_groups.py",),
+        ("a sample may be empty", "i % step == seed % step", "i % step == step"),
+        ("the same sample every time", "i % step == seed % step", "i % step == 0"),
+    ),
+    *of(
+        "rollout/process.py",
+        ("tests/rollout/test_groups.py",),
+        ("torch's generator is not put back", "        torch.set_rng_state(torch_state)\n", "        pass\n"),
+        ("draws do not follow the seed", "    torch.manual_seed(seed)\n", ""),
+    ),
+    *of(
+        "rollout/watchdog.py",
+        ("tests/rollout/test_watchdog.py",),
+        (
+            "progress is not seen",
+            "        self._moved_at = time.monotonic()\n\n    def check",
+            "\n    def check",
+        ),
+        ("a stall is not seen", "if time.monotonic() - self._moved_at > self.timeout:", "if False:"),
+    ),
+    *of(
+        "rollout/base.py",
+        ("tests/rollout/test_sglang_requests.py", "tests/rollout/test_sglang.py"),
+        ("an end at the limit counts as cut", 'return "stop" if reason', "return reason if reason"),
+        (
+            "samples of a prompt share a number",
+            "            sample_index=i,\n",
+            "            sample_index=0,\n",
+        ),
+    ),
+]
+
+MUTANTS = [*ESTIMATORS, *LOSSES, *REST, *PIPELINE, *EXPERIENCE, *ENGINES]
