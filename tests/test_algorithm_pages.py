@@ -21,7 +21,7 @@ PAGES = DOCS / "algorithms"
 KINDS = {"algorithms/advantages": "--advantage_estimator", "algorithms/losses": "--policy_loss"}
 CHOICES = [(package, value) for package in KINDS for value in registry.names(package)]
 # Of deepspeed, torchrun and argparse; `--flag` stands for any flag.
-NOT_OURS = {"nproc-per-node", "nnodes", "num_accelerators", "hostfile", "master_port", "help", "flag"}
+NOT_OURS = {"for", "nproc-per-node", "nnodes", "num_accelerators", "hostfile", "master_port", "help", "flag"}
 # Phases that are timed and lie outside every step.
 BETWEEN_STEPS = {"time/evaluate", "time/save"}
 
