@@ -12,6 +12,8 @@ import torch
 # Ranks that this machine can run: any number on the CPU, one for each GPU where there are GPUs.
 WORLDS = [w for w in (1, 2) if not torch.cuda.is_available() or w <= torch.cuda.device_count()]
 WORKERS = Path(__file__).parent / "workers"
+# Ends what hangs; a machine several times slower than ours must not meet it.
+LIMIT_S = 1200.0
 
 
 def free_port() -> int:
@@ -20,7 +22,7 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def launch(world: int, command: list[str], timeout: float = 240) -> subprocess.CompletedProcess:
+def launch(world: int, command: list[str], timeout: float = LIMIT_S) -> subprocess.CompletedProcess:
     """`python command...` on `world` ranks under torchrun; the process result, never raising for its code."""
     ranks = ["-m", "torch.distributed.run", "--nproc-per-node", str(world), "--master-port", str(free_port())]
     environ = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ranks import WORLDS, launch
+from tests.ranks import LIMIT_S, WORLDS, launch
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -74,7 +74,7 @@ def python(*words, **kwargs):
         capture_output=True,
         text=True,
         env=environ,
-        timeout=240,
+        timeout=LIMIT_S,
         check=False,
         **kwargs,
     )
@@ -151,7 +151,7 @@ def test_the_deepspeed_launcher_starts_a_second_run_beside_a_first(one_rank, tin
             capture_output=True,
             text=True,
             env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-            timeout=240,
+            timeout=LIMIT_S,
             check=False,
         )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -200,11 +200,11 @@ def test_a_stopped_run_ends_cleanly_with_its_last_checkpoint_whole(tiny_model, d
         text=True,
         env=environ,
     )
-    deadline = time.time() + 120
+    deadline = time.time() + LIMIT_S
     while find_checkpoint(tmp_path) is None and time.time() < deadline and process.poll() is None:
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, stderr[-3000:]
     assert "stopped by SIGTERM; the last checkpoint is" in stderr
     assert "Traceback" not in stdout + stderr

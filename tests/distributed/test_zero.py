@@ -245,7 +245,7 @@ def test_one_ranks_failure_ends_all_with_its_message(tmp_path):
         "        raise DataError('row 7 is on fire')\n"
         "    barrier()\n"
     )
-    done = launch(2, [str(script)], timeout=60)
+    done = launch(2, [str(script)], timeout=500)
     assert done.returncode != 0
     assert "rank 0 stops, since rank 1 failed: DataError: row 7 is on fire" in done.stderr
 
@@ -270,7 +270,7 @@ def test_ranks_with_different_metrics_still_agree(tmp_path):
         "torch.distributed.barrier()\n"
         "torch.distributed.destroy_process_group()\n"
     )
-    done = launch(2, [str(script)], timeout=60)
+    done = launch(2, [str(script)], timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("GOT [('a', 10.0), ('b', 1.5), ('z', 1.0)]") == 2
 

@@ -61,7 +61,7 @@ class Bench:
             MAX_LEN,
             tensor_parallel_size=self.settings["tp"],
             memory_share=0.05,
-            timeout=120,
+            timeout=600,
             bucket_bytes=40_000,  # several buckets even of this model
             check_every=1,
             kwargs=self.settings.get("kwargs", {}),
