@@ -1,9 +1,9 @@
 """`start` and the scripts: what is printed where, and with which exit code."""
 
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,12 @@ def _alone(monkeypatch):
 def run_script(*argv, script="train.py"):
     command = [sys.executable, str(ROOT / script), *map(str, argv)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def children_seconds():
+    """Processor seconds of ended child processes: unlike the clock's, the same on a busy machine."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def status(argv, modality="text"):
@@ -175,9 +181,9 @@ def test_a_run_sets_what_the_user_has_not(base, monkeypatch, given, threads):
 
 @pytest.mark.parametrize("script", ["train.py", "train_vl.py"])
 def test_a_wrong_flag_answers_in_under_a_second(script):
-    started = time.perf_counter()
+    before = children_seconds()
     done = run_script("--train_bach_size", "8", script=script)
-    assert time.perf_counter() - started < 1
+    assert children_seconds() - before < 1
     assert done.returncode == 2
     assert "--train_bach_size: unknown flag: did you mean --train_batch_size?" in done.stderr
     assert done.stderr.startswith("lightrft: error: ")
