@@ -215,7 +215,7 @@ def measure_cycle(policy: Any, engine: Any, rounds: int = 4) -> dict[str, float]
 
 
 def measure_generation(engine: Any, prompts: int, n: int, new: int, rounds: int) -> dict[str, float]:
-    """Tokens per second: the adapter and the bare engine by turns, on the same requests."""
+    """Tokens per second: the adapter beside the bare engine, on the same requests."""
     from lightrft.rollout.base import SamplingOptions
     from lightrft.types import Prompt
 
@@ -232,31 +232,52 @@ def measure_generation(engine: Any, prompts: int, n: int, new: int, rounds: int)
         )
 
     bare = BARE[type(engine).__name__]
-    runs = {
-        "adapter_all": adapter("all"),
-        "bare_all": lambda seed: bare(engine, rows, options, logprobs=True, flat=True),
-        "adapter_none": adapter("none"),
-        "bare_none": lambda seed: bare(engine, rows, options, logprobs=False, flat=False),
-        "adapter_sample": adapter("sample"),
-        "bare_plain": lambda seed: bare(engine, rows, options, logprobs=True, flat=False),
+    pairs: dict[str, tuple[Callable[[int], int], Callable[[int], int]]] = {
+        "adapter_over_bare_all": (
+            adapter("all"),
+            lambda seed: bare(engine, rows, options, logprobs=True, flat=True),
+        ),
+        "adapter_over_bare_none": (
+            adapter("none"),
+            lambda seed: bare(engine, rows, options, logprobs=False, flat=False),
+        ),
+        "sample_over_plain": (
+            adapter("sample"),
+            lambda seed: bare(engine, rows, options, logprobs=True, flat=False),
+        ),
     }
-    speeds: dict[str, list[float]] = {name: [] for name in runs}
-    engine.generate(rows, replace(options, n=1, max_new_tokens=8))  # warms up
+    engine.generate(rows, replace(options, max_new_tokens=8))  # warms up, at the full batch
+    return paired_speeds(pairs, rounds)
+
+
+def paired_speeds(
+    pairs: dict[str, tuple[Callable[[int], int], Callable[[int], int]]], rounds: int
+) -> dict[str, float]:
+    """Ratio of the two speeds of each pair: the median over `rounds`, in which the two follow each other.
+
+    A host that other programs use is slower at one time than at another, by more than the bars leave room
+    for; two runs in a row, first one before the other and then the other before the one, meet the same host.
+    `lowest`, `highest` and the share of the processor that the runs had show how steady it was.
+    """
+    ratios: dict[str, list[float]] = {name: [] for name in pairs}
+    speeds: dict[str, list[float]] = {}
     for k in range(rounds):
-        turn = [*runs][k % len(runs) :] + [*runs][: k % len(runs)]  # no mode is always after the same one
-        for name in turn:
-            began = time.perf_counter()
-            tokens = runs[name](k)
-            speeds[name].append(tokens / (time.perf_counter() - began))
-    # The best of the rounds: whatever else a host does can only slow a round down.
-    best = {f"{name}_tok_s": max(values) for name, values in speeds.items()}
-    slowest = min(min(values) / max(values) for values in speeds.values())
-    return best | {
-        "slowest_over_best_round": slowest,
-        "adapter_over_bare_all": best["adapter_all_tok_s"] / best["bare_all_tok_s"],
-        "adapter_over_bare_none": best["adapter_none_tok_s"] / best["bare_none_tok_s"],
-        "sample_over_plain": best["adapter_sample_tok_s"] / best["bare_plain_tok_s"],
-    }
+        for name, two in pairs.items():
+            found = {}
+            for side in (0, 1) if k % 2 == 0 else (1, 0):
+                began, used = time.perf_counter(), time.process_time()
+                tokens = two[side](k)
+                wall = time.perf_counter() - began
+                found[side] = tokens / wall
+                speeds.setdefault(f"{name}_{'first' if side == 0 else 'second'}_tok_s", []).append(
+                    found[side]
+                )
+                speeds.setdefault("processors_used", []).append((time.process_time() - used) / wall)
+            ratios[name].append(found[0] / found[1])
+    result = {name: statistics.median(values) for name, values in ratios.items()}
+    for name, values in ratios.items():
+        result |= {f"{name}_lowest": min(values), f"{name}_highest": max(values)}
+    return result | {name: statistics.median(values) for name, values in speeds.items()}
 
 
 def bare_vllm(engine: Any, rows: Sequence[Any], options: Any, logprobs: bool, flat: bool) -> int:
@@ -308,7 +329,7 @@ def run_case(engine_name: str, shape: str, kwargs: dict[str, Any]) -> dict[str, 
         policy, engine, used = build(engine_name, folder, shape, device, kwargs)
         memory = measure_memory(policy, engine, used)
         cycle = measure_cycle(policy, engine)
-        size = {"0.5B": (128, 8, 128, 4), "7B": (128, 4, 64, 3), "tiny": (64, 4, 64, 4)}[shape]
+        size = {"0.5B": (128, 8, 64, 8), "7B": (128, 4, 64, 5), "tiny": (64, 4, 64, 4)}[shape]
         speed = measure_generation(engine, *size)
         engine.close()
     return {"shape": shape, "memory": memory, "cycle": cycle, "speed": speed}
