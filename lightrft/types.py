@@ -70,11 +70,13 @@ class RewardResult:
     rewards: list[float | None]
     parts: dict[str, list[float | None]] = field(default_factory=dict)  # named components, for metrics
     statuses: list[RewardStatus] = field(default_factory=list)  # "unparsed" is not "wrong"
+    seconds: list[float | None] = field(default_factory=list)  # that grading took, where it was measured
 
     def __post_init__(self) -> None:
         lengths = {name: len(values) for name, values in self.parts.items()}
-        if self.statuses:
-            lengths["statuses"] = len(self.statuses)
+        for name in ("statuses", "seconds"):
+            if getattr(self, name):
+                lengths[name] = len(getattr(self, name))
         for name, length in lengths.items():
             if length != len(self.rewards):  # a short list would shift later scores to the wrong sample
                 raise ValueError(f"{len(self.rewards)} rewards but {length} values in {name!r}")

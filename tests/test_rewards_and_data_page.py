@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from lightrft.data.rows import INPUT_KEYS, LABEL_KEYS, REFERENCE_KEYS
 from lightrft.rewards.build import RewardOptions, build_reward
 from lightrft.rewards.rules import gsm8k
 from lightrft.rewards.worker import RULES
+from lightrft.tools import data_check, reward_bench
 from lightrft.types import Prompt, Rollout
 from tests.data.characters import make_tokenizer
 
@@ -50,10 +52,25 @@ def test_the_functions_shown_score(tmp_path):
         assert result.rewards[0] == pytest.approx({"short": 0.987, "polite": 1.0}[name])
 
 
+def test_the_programs_shown_run(tmp_path, tiny_model, capsys):
+    (rows,) = snippets("jsonl")
+    for name in ("train.jsonl", "test.jsonl"):
+        (tmp_path / name).write_text("".join(x + "\n" for x in rows.splitlines() if "question" in x))
+    names = {"MODEL": str(tiny_model)} | {n: str(tmp_path / n) for n in ("train.jsonl", "test.jsonl")}
+    commands = [shlex.split(block.replace("\\\n", " ")) for block in snippets("bash")]
+    for words in commands:
+        program = {"data_check": data_check, "reward_bench": reward_bench}[words[2].rpartition(".")[2]]
+        assert program.main([names.get(word, word) for word in words[3:]]) == 0
+    assert len(commands) == 2
+    said = capsys.readouterr().out
+    assert "1 rows, 1 prompts" in said
+    assert "gsm8k   math   1     1.0000" in said
+
+
 def test_every_flag_and_rule_of_the_page_exists():
     flags = set(re.findall(r"--([a-z_]+)", PAGE))
     assert len(flags) > 10
-    assert flags - set(FLAGS) == set()
+    assert flags - set(FLAGS) == {"html", "data", "rollouts"}  # of the programs beside training
     table = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
     assert table == set(registry.names(RULES))
 

@@ -150,10 +150,27 @@ def _message(item: Any) -> dict[str, Any]:
     return {"role": ROLES.get(role, role), "content": content}
 
 
+def own_answers(row: Row, options: PromptOptions) -> list[str]:
+    """What the reference column holds, as the data has it: of a GSM8K row the whole solution.
+
+    Raises:
+        BadRow: the column that was named is not there, or holds something else than texts and numbers.
+    """
+    return [
+        answer if isinstance(answer, str) else _reference(answer)
+        for answer in _answers(row.values, options.reference_key)
+    ]
+
+
 def _references(values: Mapping[str, Any], key: str) -> list[str]:
+    return [_reference(answer) for answer in _answers(values, key)]
+
+
+def _answers(values: Mapping[str, Any], key: str) -> list[Any]:
     found = _found(values, key, REFERENCE_KEYS, "--reference_key")
-    answers = found if isinstance(found, (list, tuple)) else [] if found is None else [found]
-    return [_reference(answer) for answer in answers]
+    if isinstance(found, (list, tuple)):
+        return list(found)
+    return [] if found is None else [found]
 
 
 def _reference(answer: Any) -> str:

@@ -27,6 +27,7 @@ class CompositeReward:
     def __call__(self, rollouts: Sequence[Rollout]) -> RewardResult:
         totals: list[float | None] = [0.0] * len(rollouts)
         statuses: list[RewardStatus] = ["ok"] * len(rollouts)
+        seconds: list[float | None] = [None] * len(rollouts)
         parts: dict[str, list[float | None]] = {}
         for reward, weight in self._components:
             result = reward(rollouts)
@@ -36,7 +37,9 @@ class CompositeReward:
                 total = totals[i]
                 totals[i] = None if total is None or value is None else total + weight * value
                 statuses[i] = min(statuses[i], result.statuses[i], key=SEVERITY.index)
-        return RewardResult(totals, parts, statuses)
+            for i, spent in enumerate(result.seconds):
+                seconds[i] = seconds[i] if spent is None else (seconds[i] or 0.0) + spent
+        return RewardResult(totals, parts, statuses, seconds)
 
     def check_references(self, prompts: Sequence[Prompt]) -> list[ReferenceProblem]:
         problems: dict[int, ReferenceProblem] = {}

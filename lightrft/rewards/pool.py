@@ -143,7 +143,7 @@ class GraderPool:
         requests = [{"target": target, "response": r, "references": list(refs)} for r, refs in samples]
         replies = self._run(requests)
         self._report_failures(target, replies)
-        return [Score(r["value"], r["parts"], r["status"]) for r in replies]
+        return [Score(r["value"], r["parts"], r["status"], r["seconds"]) for r in replies]
 
     def check(self, target: str, references: Sequence[str]) -> list[str | None]:
         """Why each reference cannot be graded against; None where it can."""
@@ -218,7 +218,7 @@ class GraderPool:
             reply = worker.receive()
         except EOFError:
             status = self._replace(worker, "died")
-            return _no_verdict(worker, "error", f"the grader process died (exit status {status})")
+            return _no_verdict(worker, "error", f"the grader process died (exit status {status})", None)
         if reply is None:
             return None
         if worker.ready:
@@ -233,7 +233,8 @@ class GraderPool:
 
     def _time_out(self, worker: _Worker) -> Reply:
         self._replace(worker, f"was still not ready after {START_LIMIT:g} s")
-        return _no_verdict(worker, "timeout", f"no verdict within {self.options.timeout:g} s; worker killed")
+        limit = self.options.timeout
+        return _no_verdict(worker, "timeout", f"no verdict within {limit:g} s; worker killed", limit + GRACE)
 
     def _replace(self, worker: _Worker, fate: str) -> int:
         """Kill `worker` and start another in its place; the exit status of the killed one."""
@@ -247,7 +248,7 @@ class GraderPool:
         return status
 
 
-def _no_verdict(worker: _Worker, status: RewardStatus, message: str) -> Reply:
+def _no_verdict(worker: _Worker, status: RewardStatus, message: str, seconds: float | None) -> Reply:
     return {
         "id": worker.job,
         "value": None,
@@ -255,4 +256,5 @@ def _no_verdict(worker: _Worker, status: RewardStatus, message: str) -> Reply:
         "status": status,
         "message": message,
         "problem": message,
+        "seconds": seconds,
     }

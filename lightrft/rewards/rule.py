@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lightrft.rewards.base import ReferenceProblem
@@ -24,6 +26,7 @@ def to_result(scores: Sequence[Score], parts: Sequence[str] = ()) -> RewardResul
         rewards=[score.value for score in scores],
         parts={name: [score.parts.get(name) for score in scores] for name in names},
         statuses=[score.status for score in scores],
+        seconds=[score.seconds for score in scores],
     )
 
 
@@ -33,8 +36,10 @@ def grade_here(score: Callable[..., Score], samples: Sequence[Sample]) -> list[S
 
 
 def _graded(score: Callable[..., Score], response: str, references: Sequence[str]) -> Score:
+    began = time.perf_counter()
     try:
-        return as_score(score(response=response, references=references))
+        verdict = as_score(score(response=response, references=references))
+        return replace(verdict, seconds=time.perf_counter() - began)
     except Exception:
         log.exception("a grader failed; its sample is excluded")
         return excluded("error")

@@ -23,6 +23,7 @@ class Score:
     value: float | None
     parts: dict[str, float | None] = field(default_factory=dict)
     status: RewardStatus = "ok"
+    seconds: float | None = None  # that the verdict took; None where it was not measured
 
 
 def excluded(status: RewardStatus = "error") -> Score:

@@ -18,6 +18,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -81,6 +82,7 @@ def _answer(request: dict[str, Any], targets: dict[str, Target], seconds: float)
         problem, _, failure = _limited(lambda: check(request["reference"]) if check else None, seconds)
         return reply | {"problem": failure or problem}
     asked = {"response": request["response"], "references": request["references"]}
+    began = time.perf_counter()
     verdict, status, failure = _limited(lambda: as_score(score(**asked)), seconds)
     verdict = verdict or excluded(status)
     return reply | {
@@ -88,6 +90,7 @@ def _answer(request: dict[str, Any], targets: dict[str, Target], seconds: float)
         "parts": verdict.parts,
         "status": verdict.status,
         "message": failure,
+        "seconds": time.perf_counter() - began,
     }
 
 

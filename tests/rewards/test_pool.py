@@ -238,3 +238,11 @@ def test_math_starts_fast_and_without_torch():
     start = time.monotonic()
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert time.monotonic() - start < 5
+
+
+def test_the_time_of_each_verdict_is_told(make_pool):
+    grade, _ = make_pool()
+    quick, slow, killed = grade(["yes", "sleep", "native"])
+    assert 0 <= quick.seconds < 0.5
+    assert 0.6 < slow.seconds < 1.0  # the limit is .7
+    assert killed.seconds == pytest.approx(1.0)

@@ -104,6 +104,8 @@ def test_gsm8k_takes_any_of_the_references_and_ignores_unreadable_ones():
         (r"\boxed{Monday}", r"\text{Monday}", 1, "ok"),
         (r"\boxed{I don't know}", "42", 0, "unparsed"),
         (r"\boxed{\text{(B)}}", "B", 1, "ok"),
+        (r"\boxed{\frac{\pi}{4} - \sqrt{2}}", r"\frac \pi4 - \sqrt2", 1, "ok"),
+        (r"\boxed{\frac{\pi}{3}}", r"\frac\pi 4", 0, "ok"),
         (r"\boxed{(3, \pi/2)}", r"\left( 3, \frac{\pi}{2} \right)", 1, "ok"),
         (r"\boxed{\{2, 1\}}", r"\{1, 2\}", 1, "ok"),
         (r"\boxed{42}" + " and more" * 1000, "42", 1, "ok"),

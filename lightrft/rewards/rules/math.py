@@ -28,6 +28,8 @@ MAX_ANSWER = 1000  # characters; a longer "answer" is the solution itself
 
 _COMMANDS = re.compile(r"\\(?:text|mbox|mathrm|mathbf|textbf|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _WORD = re.compile(r"[A-Za-z]{3,}")
+# TeX takes one token for each half of a fraction, which math-verify's grammar only knows of digits.
+_BARE_FRACTION = re.compile(r"\\([dt]?frac)\s*(\\(?:pi|theta|alpha|beta|phi|lambda))\s*([0-9A-Za-z])")
 _ONE_WORD = re.compile(r"[A-Za-z]{4,}")
 
 
@@ -64,6 +66,7 @@ def _parse(answer: str) -> tuple[Any, ...]:
         return ()
     if _ONE_WORD.fullmatch(answer):
         answer = rf"\text{{{answer}}}"  # else a product of its letters: "east" would equal "seat"
+    answer = _BARE_FRACTION.sub(r"\\\1{\2}{\3}", answer)
     # All of the answer or nothing: by default an answer that cannot be parsed is searched for parts that can,
     # and `\boxed{3 - \frac{1}{2} ]}` would be read as 1/2.
     config = [LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)]
