@@ -22,6 +22,7 @@ KINDS = {"algorithms/advantages": "--advantage_estimator", "algorithms/losses": 
 CHOICES = [(package, value) for package in KINDS for value in registry.names(package)]
 # Of deepspeed, torchrun and argparse; `--flag` stands for any flag.
 NOT_OURS = {"for", "nproc-per-node", "nnodes", "num_accelerators", "hostfile", "master_port", "help", "flag"}
+TOOLS = {"html", "data", "rollouts"}  # flags of the programs beside training
 # Phases that are timed and lie outside every step.
 BETWEEN_STEPS = {"time/evaluate", "time/save"}
 
@@ -54,7 +55,7 @@ def test_the_index_leads_to_every_page_and_to_each_under_its_flags_value():
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda p: str(p.relative_to(DOCS)))
 def test_flags_and_links_of_a_page_exist(page):
     named = set(re.findall(r"(?<![\w-])--([a-z][a-z0-9_-]*)", page.read_text()))
-    assert sorted(named - FLAGS.keys() - ALIASES.keys() - MOVED.keys() - NOT_OURS) == []
+    assert sorted(named - FLAGS.keys() - ALIASES.keys() - MOVED.keys() - NOT_OURS - TOOLS) == []
     assert [str(target) for target in sorted(links(page)) if not target.exists()] == []
 
 
