@@ -39,7 +39,7 @@ class Prompt:
     label: str | None = None  # chooses a reward recipe per row
     source: str = ""  # "file:row", for messages
     messages: list[dict[str, Any]] | None = None  # the chat before the template, where the data had one
-    multimodal: dict[str, Any] = field(default_factory=dict)  # opaque; {} for text
+    multimodal: dict[str, Any] = field(default_factory=dict)  # files, not pixels; {} for text
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """From a prompt as the data has it - a text or a chat - to the token ids that the policy sees.
 
-`Processor` is all that the rest of the program knows; a processor for images joins it with a second class.
+`Processor` is all that the rest of the program knows; the one for images is in `multimodal.py`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from lightrft.errors import ConfigError, DataError
+from lightrft.types import Prompt
 
 Messages = list[dict[str, Any]]  # [{"role": "user", "content": "…"}, …]
+# A text, a chat, or (a tuple of parts) a plain text with pictures in it; see `parts.py`.
+Content = str | Messages | tuple[dict[str, Any], ...]
 
 _BATCH = 1000  # texts a tokenizer call: its threads are busy and no copy of the whole set is made
 
@@ -28,7 +33,7 @@ class Encoded:
 class Processor(Protocol):
     """Encodes prompts and decodes responses."""
 
-    def encode(self, prompts: Sequence[str | Messages]) -> list[Encoded | DataError]:
+    def encode(self, prompts: Sequence[Content]) -> list[Encoded | DataError]:
         """One entry per prompt, in order: a row that cannot be encoded is its error and costs no other row.
 
         Raises:
@@ -40,6 +45,9 @@ class Processor(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of a response, without special tokens."""
+
+    def features(self, prompt: Prompt) -> dict[str, Tensor]:
+        """What the model's forward takes besides token ids, on the CPU; {} for text. See `multimodal.py`."""
 
 
 class TextProcessor:
@@ -54,7 +62,7 @@ class TextProcessor:
         self._tokenizer = tokenizer
         self._prefix = _leading_special_ids(tokenizer)
 
-    def encode(self, prompts: Sequence[str | Messages]) -> list[Encoded | DataError]:
+    def encode(self, prompts: Sequence[Content]) -> list[Encoded | DataError]:
         rendered = [self._render(prompt) for prompt in prompts]
         texts = [text for text in rendered if isinstance(text, str)]
         ids = iter(self._tokenize(texts))
@@ -72,7 +80,10 @@ class TextProcessor:
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
-    def _render(self, prompt: str | Messages) -> str | DataError:
+    def features(self, prompt: Prompt) -> dict[str, Tensor]:
+        return {}
+
+    def _render(self, prompt: Content) -> str | DataError:
         if isinstance(prompt, str):
             return _storable(prompt)
         if not self._tokenizer.chat_template:
@@ -94,7 +105,12 @@ class TextProcessor:
             ids += batch["input_ids"]
         return ids
 
-    def _encoded(self, prompt: str | Messages, text: str, ids: list[int]) -> Encoded:
+    def prefix_of(self, text: str) -> list[int]:
+        """What the tokenizer puts before a plain text by itself; nothing where the text begins with it."""
+        ids = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return [] if self._starts_with_prefix(ids) else self._prefix
+
+    def _encoded(self, prompt: Content, text: str, ids: list[int]) -> Encoded:
         needs_prefix = isinstance(prompt, str) and not self._starts_with_prefix(ids)
         return Encoded(self._prefix + ids if needs_prefix else ids, text)
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import overload
 
 from lightrft.config.sources import Source, split_sources
-from lightrft.data.processors import Encoded, Messages, Processor
-from lightrft.data.rows import BadRow, PromptOptions, draft
+from lightrft.data.parts import BadRow
+from lightrft.data.processors import Content, Encoded, Processor
+from lightrft.data.rows import PromptOptions, draft
 from lightrft.data.sources import RowProblem, read_rows
 from lightrft.errors import ConfigError, DataError
 from lightrft.types import Prompt
@@ -74,6 +75,7 @@ class PromptSet(Sequence[Prompt]):
         digest = hashlib.sha256()
         for prompt in self._prompts:
             seen = [prompt.token_ids, prompt.text, prompt.references, prompt.label]
+            seen += [prompt.multimodal["digest"]] if prompt.multimodal else []
             digest.update(json.dumps(seen).encode())
         return digest.hexdigest()[:16]
 
@@ -153,7 +155,7 @@ def _load_source(
 ) -> list[Prompt]:
     rows = read_rows(source, options.split)
     report.rows += len(rows)
-    drafts: list[tuple[Prompt, str | Messages]] = []
+    drafts: list[tuple[Prompt, Content]] = []
     for row in rows:
         if isinstance(row, RowProblem):
             report.problems.append(row)
@@ -189,4 +191,5 @@ def _fitted(
     if options.truncate_prompts and not encoded.multimodal:
         report.truncated += 1
         return processor.truncate(encoded, options.prompt_max_len)
-    raise BadRow("prompt too long", f"{length} tokens, prompt_max_len is {options.prompt_max_len}")
+    hint = "; images take less with --max_pixels" if encoded.multimodal else ""
+    raise BadRow("prompt too long", f"{length} tokens, prompt_max_len is {options.prompt_max_len}{hint}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from lightrft.data.processors import Messages
+from lightrft.data.parts import BadRow, MediaOptions, bind, join_text, row_media
+from lightrft.data.processors import Content, Messages
 from lightrft.data.sources import Row
 from lightrft.errors import ConfigError
 from lightrft.types import Prompt
@@ -38,6 +40,7 @@ class PromptOptions:
     split: str = "train"  # of data sets that have several
     data_probs: tuple[float, ...] | None = None  # one per source: how often each is drawn from
     seed: int = 0  # of the mixture
+    media: MediaOptions | None = None  # of a model that sees; None: rows are text
 
     def __post_init__(self) -> None:
         if self.input_template is not None and "{}" not in self.input_template:
@@ -46,16 +49,7 @@ class PromptOptions:
             )
 
 
-class BadRow(Exception):
-    """A row that cannot become a prompt: reason (to count by) and detail."""
-
-    def __init__(self, reason: str, detail: str = ""):
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
-
-
-def draft(row: Row, options: PromptOptions) -> tuple[Prompt, str | Messages]:
+def draft(row: Row, options: PromptOptions) -> tuple[Prompt, Content]:
     """The prompt without its encoding, and what to encode.
 
     Raises:
@@ -71,9 +65,21 @@ def draft(row: Row, options: PromptOptions) -> tuple[Prompt, str | Messages]:
         references=_references(row.values, options.reference_key),
         label=None if label is None else str(label),
         source=row.source,
-        messages=None if isinstance(content, str) else content,
+        messages=content if isinstance(content, list) else None,
     )
-    return prompt, content
+    return prompt, content if options.media is None else _with_media(row, content, options.media)
+
+
+def _with_media(row: Row, content: str | Messages, media: MediaOptions) -> Content:
+    """`content` with the row's pictures in their places; paths are relative to the folder of its file."""
+    source = Path(row.source.rpartition(":")[0])
+    folder = source if source.is_dir() else source.parent
+    found = row_media(row.values, media, folder)
+    if isinstance(content, str):
+        bound = bind([content], found, media, folder)[0]
+        return bound if isinstance(bound, str) else tuple(bound)
+    contents = bind([message["content"] for message in content], found, media, folder)
+    return [{**message, "content": c} for message, c in zip(content, contents, strict=True)]
 
 
 def _content(values: Mapping[str, Any], options: PromptOptions) -> str | Messages:
@@ -90,16 +96,20 @@ def _content(values: Mapping[str, Any], options: PromptOptions) -> str | Message
                 "the text into --input_template"
             )
         return _templated(value, options)
-    chat = _messages([{"role": "user", "content": value}] if isinstance(value, str) else value)
+    chat = _messages([{"role": "user", "content": value}] if isinstance(value, str) else value, options)
     chat[-1]["content"] = _templated(chat[-1]["content"], options)
     if options.system_prompt is not None and chat[0]["role"] != "system":
         chat.insert(0, {"role": "system", "content": options.system_prompt})
     return chat
 
 
-def _templated(text: str, options: PromptOptions) -> str:
-    # Not str.format: braces are common in mathematics.
-    return text if options.input_template is None else options.input_template.replace("{}", text)
+def _templated(content: Any, options: PromptOptions) -> Any:
+    if options.input_template is None:
+        return content
+    if isinstance(content, str):  # not str.format: braces are common in mathematics
+        return options.input_template.replace("{}", content)
+    before, _, after = options.input_template.partition("{}")
+    return [{"type": "text", "text": before}, *content, {"type": "text", "text": after}]
 
 
 def _lookup(values: Mapping[str, Any], key: str) -> Any:
@@ -126,26 +136,30 @@ def _found(values: Mapping[str, Any], key: str, fallbacks: Sequence[str], flag: 
     return _plain(value)
 
 
-def _messages(value: Any) -> Messages:
+def _messages(value: Any, options: PromptOptions) -> Messages:
     if not isinstance(value, (list, tuple)):
         raise BadRow(
             "unusable prompt", f"a prompt is a text or a list of messages, not a {type(value).__name__}"
         )
-    chat = [_message(item) for item in value]
+    chat = [_message(item, options.media is not None) for item in value]
     if not chat or chat[-1]["role"] == "assistant":
         raise BadRow(
             "unusable prompt", "a chat ends with what the policy is to answer" if chat else "no message"
         )
-    if not chat[-1]["content"].strip():
+    last = chat[-1]["content"]
+    if not (last.strip() if isinstance(last, str) else last):
         raise BadRow("empty prompt")
     return chat
 
 
-def _message(item: Any) -> dict[str, Any]:
+def _message(item: Any, with_parts: bool) -> dict[str, Any]:
     item = item if isinstance(item, Mapping) else {}
     role = item.get("role") or item.get("from")
     content = item.get("content") if item.get("content") is not None else item.get("value")
-    if not isinstance(role, str) or not isinstance(content, str):
+    content = _plain(content)
+    if isinstance(content, list | tuple) and not with_parts:
+        content = join_text(content)
+    if not isinstance(role, str) or not isinstance(content, str | list | tuple):
         raise BadRow("unusable prompt", "a message is {'role': text, 'content': text}")
     return {"role": ROLES.get(role, role), "content": content}
 

@@ -172,5 +172,27 @@ def _first_line(error: Exception) -> str:
 
 
 def _rows_of(dataset: Any, shown: str) -> Iterator[Row]:
-    for number, values in enumerate(dataset, 1):
+    for number, values in enumerate(_undecoded(dataset), 1):
         yield Row(f"{shown}:{number}", values)
+
+
+def _undecoded(dataset: Any) -> Any:
+    """Images, videos and sounds as the files that they are: a damaged one would end the iteration."""
+    features = getattr(dataset, "features", None) or {}
+    for name, feature in features.items():
+        plain = _without_decoding(feature)
+        if plain != feature:
+            dataset = dataset.cast_column(name, plain)
+    return dataset
+
+
+def _without_decoding(feature: Any) -> Any:
+    from datasets import Audio, Image, List, Video
+
+    if isinstance(feature, Image | Video | Audio):
+        return type(feature)(decode=False)
+    if isinstance(feature, List):
+        return List(_without_decoding(feature.feature), length=feature.length)
+    if isinstance(feature, dict):
+        return {name: _without_decoding(inner) for name, inner in feature.items()}
+    return feature

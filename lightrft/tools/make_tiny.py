@@ -1,7 +1,8 @@
-"""Make a tiny Llama on the spot: no hub, no download, seconds on a CPU.
+"""Make a tiny model on the spot: no hub, no download, seconds on a CPU.
 
     python -m lightrft.tools.make_tiny adder OUT     # the quick start: half-taught addition, and its data
     python -m lightrft.tools.make_tiny random OUT    # random weights
+    python -m lightrft.tools.make_tiny vision OUT    # a random vision-language model, with its processor
 
 Each writes a plain Hugging Face folder: config, safetensors, tokenizer, chat template.
 
@@ -137,12 +138,13 @@ def make_random_llama(
 
 def main(argv: list[str] | None = None) -> None:
     """The command line."""
-    from lightrft.tools import adder  # it builds on this module
+    from lightrft.tools import adder, tiny_vision  # they build on this module
 
     parser = argparse.ArgumentParser(prog="python -m lightrft.tools.make_tiny", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(dest="command", required=True)
     adder.add_command(commands)
+    tiny_vision.add_command(commands)
     random = commands.add_parser("random", help="random weights", allow_abbrev=False)
     random.add_argument("out", type=Path, help="folder to write")
     random.add_argument("--vocab", choices=["chars", "bytes"], default="chars")
@@ -156,6 +158,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         if args.command == "adder":
             adder.run(args)
+        elif args.command == "vision":
+            tiny_vision.run(args)
         else:
             made = make_random_llama(
                 args.out, args.vocab, args.hidden, args.layers, args.heads, seed=args.seed

@@ -92,6 +92,11 @@ def test_the_command_line_makes_a_model_or_says_what_is_wrong(
     main(["random", str(tmp_path / "made"), "--vocab", "bytes", "--layers", "1"])
     assert (tmp_path / "made" / "model.safetensors").exists()
     assert capsys.readouterr().out == f"wrote {tmp_path / 'made'}\n"
+    main(["vision", str(tmp_path / "seer"), "--family", "qwen2_vl"])
+    assert (tmp_path / "seer" / "preprocessor_config.json").exists() or (
+        tmp_path / "seer" / "processor_config.json"
+    ).exists()
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'seer'}\n"
     with pytest.raises(SystemExit) as stopped:
         main(["random", str(tmp_path / "bad"), "--hidden", "30"])
     assert stopped.value.code == 2
