@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from lightrft.config.resolve import Config
 from lightrft.config.sources import split_sources
-from lightrft.data.processors import Encoded, Messages
+from lightrft.data.processors import Content, Encoded
 from lightrft.data.prompts import load_prompts
 from lightrft.data.rows import BadRow, own_answers
 from lightrft.data.sources import Row, RowProblem, read_rows
@@ -35,14 +37,17 @@ class Samples:
 class _Untokenized:
     """Stands in for a processor: graders look at texts, and no model is needed to read them."""
 
-    def encode(self, prompts: Sequence[str | Messages]) -> list[Encoded | DataError]:
-        return [Encoded([0], p if isinstance(p, str) else str(p[-1]["content"])) for p in prompts]
+    def encode(self, prompts: Sequence[Content]) -> list[Encoded | DataError]:
+        return [Encoded([0], p if isinstance(p, str) else str(p[-1].get("content"))) for p in prompts]
 
     def truncate(self, encoded: Encoded, max_len: int) -> Encoded:
         return encoded
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return ""
+
+    def features(self, prompt: Prompt) -> dict[str, Tensor]:
+        return {}
 
 
 def own_answer_samples(config: Config, split: str = EVAL_SPLIT) -> Samples:

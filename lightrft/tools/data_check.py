@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torch import Tensor
+
 from lightrft.config.resolve import Config
 from lightrft.config.rules import files
-from lightrft.data.processors import Encoded, Messages, Processor, TextProcessor
+from lightrft.data.processors import Content, Encoded, Processor, TextProcessor
 from lightrft.data.prompts import PromptSet
 from lightrft.errors import ConfigError, DataError, UserError
 from lightrft.models.loading import load_tokenizer
@@ -25,6 +27,7 @@ from lightrft.rewards.base import Reward
 from lightrft.tools.page import Row, html_table, html_text, text_table, write_page
 from lightrft.tools.run_flags import DATA_FLAGS, REWARD_FLAGS, RULES, run_config
 from lightrft.trainer.run_data import load_prompt_set, run_reward
+from lightrft.types import Prompt
 
 MODEL_FLAGS = ("pretrain", "trust_remote_code", "prompt_max_len", "truncate_prompts", "eval_data")
 BINS = 10  # of the histogram, up to prompt_max_len
@@ -40,7 +43,7 @@ class Measured:
     inner: Processor
     lengths: list[int] = field(default_factory=list)
 
-    def encode(self, prompts: Sequence[str | Messages]) -> list[Encoded | DataError]:
+    def encode(self, prompts: Sequence[Content]) -> list[Encoded | DataError]:
         encoded = self.inner.encode(prompts)
         self.lengths += [len(e.token_ids) for e in encoded if isinstance(e, Encoded)]
         return encoded
@@ -50,6 +53,9 @@ class Measured:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.inner.decode(token_ids)
+
+    def features(self, prompt: Prompt) -> dict[str, Tensor]:
+        return self.inner.features(prompt)
 
 
 def histogram(lengths: Sequence[int], limit: int) -> list[Row]:
