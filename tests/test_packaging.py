@@ -55,8 +55,12 @@ def test_the_extras_are_those_that_the_docs_name() -> None:
     assert not Requirement(EXTRAS["vllm"][0]).specifier.contains("0.33.0")
 
 
+MODULES = {"pillow": "PIL"}  # distributions whose module has another name
+
+
 def test_what_the_package_imports_is_a_dependency() -> None:
-    allowed = {Requirement(r).name.replace("-", "_") for r in [*CORE, *chain(*EXTRAS.values())]}
+    names = {Requirement(r).name for r in [*CORE, *chain(*EXTRAS.values())]}
+    allowed = {MODULES.get(name, name.replace("-", "_")) for name in names}
     allowed |= {"lightrft", *sys.stdlib_module_names}
     strangers = set()
     for path in (ROOT / "lightrft").rglob("*.py"):
