@@ -107,7 +107,9 @@ class Experience:
     advantages: Tensor | None = _role("token", default=None)  # float32
     returns: Tensor | None = _role("token", default=None)  # float32
     loss_weights: Tensor | None = _role("token", default=None)  # float32: off-policy correction, token filter
-    multimodal: list[dict[str, Any]] = _role("list", default_factory=list)
+    # int64 [B, T, A]: A positions for each token, where pictures shape them (M-RoPE: 3); None: 0, 1, …
+    position_ids: Tensor | None = _role("token", default=None)
+    multimodal: list[dict[str, Tensor]] = _role("list", default_factory=list)  # features of each row
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]

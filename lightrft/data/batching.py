@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from lightrft.types import Experience, RewardResult, Rollout
+from lightrft.types import Experience, Prompt, RewardResult, Rollout
 
 NAN = float("nan")
 
 
-def collate(rollouts: Sequence[Rollout], result: RewardResult, pad_token_id: int) -> Experience:
+def collate(
+    rollouts: Sequence[Rollout],
+    result: RewardResult,
+    pad_token_id: int,
+    features: Callable[[Prompt], dict[str, Tensor]] | None = None,
+) -> Experience:
     """Right-padded `[B, T]` tensors from B rollouts and their rewards, in the rollouts' order.
 
     The response mask comes from lengths, never from comparing ids: a pad id inside a response is a token like
     any other. A rollout whose reward is None keeps its row, so that shapes and counts agree on all ranks, but
-    its response mask is 0: it trains nothing and counts nowhere.
+    its response mask is 0: it trains nothing and counts nowhere. `features` gives what the model takes of a
+    prompt besides its tokens; the samples of a prompt share it.
     """
     length = max(len(r.prompt.token_ids) + len(r.token_ids) for r in rollouts)
     batch = len(rollouts)
@@ -42,7 +48,7 @@ def collate(rollouts: Sequence[Rollout], result: RewardResult, pad_token_id: int
         rewards=torch.tensor([NAN if r is None else r for r in result.rewards]),
         policy_version=torch.tensor([r.policy_version for r in rollouts]),
         rollout_logprobs=rollout_logprobs,
-        multimodal=[r.prompt.multimodal for r in rollouts],
+        multimodal=[{} if features is None else features(r.prompt) for r in rollouts],
     )
 
 

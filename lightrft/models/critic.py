@@ -7,6 +7,7 @@ On disk it is the decoder's Hugging Face folder, with `value_head.safetensors` b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 
 from lightrft.errors import ModelError
-from lightrft.models.loading import ModelOptions, load_trainable
+from lightrft.models.loading import ModelOptions, load_causal_lm, load_trainable
+from lightrft.models.multimodal import Features, Filler, model_inputs
 
 VALUE_HEAD_FILE = "value_head.safetensors"
 DECODER_PREFIX = "decoder."
@@ -44,30 +46,47 @@ class Critic(nn.Module):
     far above a reward of 0 or 1, which the policy would be trained on before the critic has seen a reward.
     """
 
-    def __init__(self, decoder: PreTrainedModel, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        decoder: PreTrainedModel,
+        device: torch.device | str = "cpu",
+        fillers: Sequence[Filler] = (),
+    ) -> None:
         super().__init__()
         self.decoder = decoder
+        self.fillers = tuple(fillers)
         # One dtype for all parameters, as ZeRO flattens them into one buffer; the arithmetic is in float32.
         self.value_head = ValueHead(decoder.config.get_text_config().hidden_size, 1, dtype=decoder.dtype)
         nn.init.zeros_(self.value_head.weight)
         nn.init.zeros_(self.value_head.bias)
         self.to(device)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        response_mask: Tensor,
+        position_ids: Tensor | None = None,
+        multimodal: Sequence[Features] = (),
+    ) -> Tensor:
         """`input_ids`, `attention_mask` `[B, T]` right-padded int64, `response_mask [B, T]` -> values.
 
         Values are `[B, T]` float32, aligned like log-probs: position t holds the value of the state before
         token t, read from the hidden state at t - 1; 0 where `response_mask` is 0. Without any response token
         the result is 0 and still has its graph, so that a rank without tokens joins every collective.
+        `position_ids` and `multimodal` are as in `Policy.forward`.
         """
         wanted = response_mask[:, 1:].bool()
-        output = self.decoder(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
-        values = self.value_head(output.last_hidden_state[:, :-1][wanted])
+        inputs = model_inputs(self.decoder, input_ids, attention_mask, position_ids, multimodal, self.fillers)
+        output = self.decoder(**inputs.arguments, use_cache=False)
+        values = self.value_head(inputs.own(output.last_hidden_state)[:, :-1][wanted])
         empty = torch.zeros(wanted.shape, dtype=torch.float32, device=values.device)
         return F.pad(empty.masked_scatter(wanted, values), (1, 0))
 
 
-def load_critic(options: ModelOptions, device: torch.device | str = "cpu") -> Critic:
+def load_critic(
+    options: ModelOptions, device: torch.device | str = "cpu", fillers: Sequence[Filler] = ()
+) -> Critic:
     """A critic from a causal language model, whose head is dropped, or from a folder of `save_critic`.
 
     Dtype, dropout and gradient checkpointing are those of `load_causal_lm`.
@@ -77,8 +96,8 @@ def load_critic(options: ModelOptions, device: torch.device | str = "cpu") -> Cr
     """
     head_file = Path(options.path) / VALUE_HEAD_FILE
     if not head_file.exists():
-        return Critic(_decoder(load_trainable(options, AutoModelForCausalLM), options), device)
-    critic = Critic(load_trainable(options, AutoModel), device)
+        return Critic(_decoder(load_causal_lm(options), options), device, fillers)
+    critic = Critic(load_trainable(options, AutoModel), device, fillers)
     try:
         critic.value_head.load_state_dict(load_file(head_file))
     except (OSError, SafetensorError, RuntimeError) as error:

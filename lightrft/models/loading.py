@@ -8,10 +8,21 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+    PreTrainedModel,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+)
 
 from lightrft.errors import ModelError
+from lightrft.models.multimodal import continue_behind_videos
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,26 @@ class ModelOptions:
     trust_remote_code: bool = False
     gradient_checkpointing: bool = False
     flag: str = "--pretrain"
+    vision: bool = False  # a vision-language model
+
+
+def load_processor(path: str, trust_remote_code: bool = False, flag: str = "--processor") -> Any:
+    """The processor of the vision-language model at `path`, its tokenizer with a pad token.
+
+    Raises:
+        ModelError: none there, or one that takes no images.
+    """
+    try:
+        processor = AutoProcessor.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"{flag} {path}: no processor could be loaded: {_first_line(error)}") from error
+    if not hasattr(processor, "image_processor") or not hasattr(processor, "tokenizer"):
+        raise ModelError(
+            f"{flag} {path}: {type(processor).__name__} takes no images: a vision-language model has "
+            "preprocessor_config.json or processor_config.json"
+        )
+    _complete(processor.tokenizer, path, flag)
+    return processor
 
 
 def load_tokenizer(path: str, trust_remote_code: bool = False, flag: str = "--pretrain") -> Any:
@@ -36,6 +67,11 @@ def load_tokenizer(path: str, trust_remote_code: bool = False, flag: str = "--pr
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{flag} {path}: no tokenizer could be loaded: {_first_line(error)}") from error
+    _complete(tokenizer, path, flag)
+    return tokenizer
+
+
+def _complete(tokenizer: Any, path: str, flag: str) -> None:
     if tokenizer.eos_token_id is None:
         raise ModelError(
             f"{flag} {path}: the tokenizer has no eos_token, so no response could ever end: "
@@ -43,14 +79,15 @@ def load_tokenizer(path: str, trust_remote_code: bool = False, flag: str = "--pr
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
-def load_model_config(path: str, trust_remote_code: bool = False, flag: str = "--pretrain") -> Any:
-    """The model's config, once it is known to be one that generates text.
+def load_model_config(
+    path: str, trust_remote_code: bool = False, flag: str = "--pretrain", vision: bool = False
+) -> Any:
+    """The model's config, once it is known to be one that generates text, with `vision` from images, too.
 
     Raises:
-        ModelError: missing, unreadable, of an unknown architecture, or not a causal language model.
+        ModelError: missing, unreadable, of an unknown architecture, or no such model.
     """
     if not Path(path).exists() and path.count("/") != 1:
         raise ModelError(f"{flag} {path}: there is no such folder, and it is not a hub name (org/name)")
@@ -58,6 +95,13 @@ def load_model_config(path: str, trust_remote_code: bool = False, flag: str = "-
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{flag} {path}: {_first_line(error)}") from error
+    if vision and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        raise ModelError(
+            f"{flag} {path}: model_type {config.model_type!r} is no vision-language model (architectures: "
+            f"{config.architectures}); train_vl.py needs one that AutoModelForImageTextToText loads"
+        )
+    if vision:
+        return config
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not getattr(config, "auto_map", None):
         raise ModelError(
             f"{flag} {path}: model_type {config.model_type!r} is no causal language model "
@@ -72,14 +116,15 @@ def load_causal_lm(options: ModelOptions) -> PreTrainedModel:
     Dropout would make the ratio of the first update differ from 1 and the reference differ from the policy.
 
     Raises:
-        ModelError: it cannot be loaded, or is no causal language model.
+        ModelError: it cannot be loaded, or is no causal language model (with `vision`: no vision-language
+            model).
     """
-    return load_trainable(options, AutoModelForCausalLM)
+    return load_trainable(options, AutoModelForImageTextToText if options.vision else AutoModelForCausalLM)
 
 
 def load_trainable(options: ModelOptions, auto_class: Any) -> PreTrainedModel:
     """What `auto_class` makes of the folder, as `load_causal_lm` says it."""
-    config = load_model_config(options.path, options.trust_remote_code, options.flag)
+    config = load_model_config(options.path, options.trust_remote_code, options.flag, options.vision)
     try:
         model = auto_class.from_pretrained(
             options.path,
@@ -91,6 +136,8 @@ def load_trainable(options: ModelOptions, auto_class: Any) -> PreTrainedModel:
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise ModelError(f"{options.flag} {options.path}: {_first_line(error)}") from error
     disable_dropout(model)
+    if options.vision:
+        continue_behind_videos(model)
     if options.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()

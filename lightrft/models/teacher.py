@@ -49,7 +49,13 @@ class LocalTeacher:
             )
 
         def score(part: Experience) -> Tensor:
-            return self.policy(part.input_ids, part.attention_mask, part.response_mask).logprobs
+            return self.policy(
+                part.input_ids,
+                part.attention_mask,
+                part.response_mask,
+                position_ids=part.position_ids,
+                multimodal=part.multimodal,
+            ).logprobs
 
         return score_tokens(score, experience, self.micro_batch_size, self.device)
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from lightrft.distributed.strategy import Weights
+from lightrft.errors import EngineError
 from lightrft.types import FinishReason, Prompt, Rollout
 
 LogprobChoice = Literal["all", "sample", "none"]
@@ -61,6 +62,7 @@ class EngineOptions:
     check_every: int = 100  # syncs between comparisons of the weights; 0: never
     trust_remote_code: bool = False
     banned_token_ids: tuple[int, ...] = ()
+    media: Mapping[str, int] = field(default_factory=dict)  # most images and videos of a prompt; {} for text
     kwargs: Mapping[str, Any] = field(default_factory=dict)  # passed through to the engine, after ours
 
 
@@ -110,6 +112,24 @@ class RolloutEngine(Protocol):
 def how_it_ended(tokens: Sequence[int], reason: FinishReason, end_ids: Collection[int]) -> FinishReason:
     """`reason`, but "stop" where an end token just fitted: SGLang looks at the limit before the token."""
     return "stop" if reason == "length" and tokens and tokens[-1] in end_ids else reason
+
+
+def check_prompt_ids(prompt: Prompt, seen: Sequence[int] | int, engine: str) -> None:
+    """The engine prepares pictures by itself: it must have come to the token ids that the trainer has.
+
+    `seen` are the ids, or only their number where the engine does not tell them.
+
+    Raises:
+        EngineError: it has not.
+    """
+    own = prompt.token_ids if not isinstance(seen, int) else len(prompt.token_ids)
+    if seen != own:
+        count = seen if isinstance(seen, int) else len(seen)
+        raise EngineError(
+            f"{prompt.source or prompt.index}: {engine} sees {count} prompt tokens where the trainer sees "
+            f"{len(prompt.token_ids)}, or others: its processor prepares the images differently. Use another "
+            "version of it, or --engine_type hf"
+        )
 
 
 def as_rollouts(

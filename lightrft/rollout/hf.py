@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
+from lightrft.data.multimodal import batch_features
 from lightrft.distributed.strategy import BUCKET_BYTES, Weights
 from lightrft.models.loading import end_token_ids
 from lightrft.rollout.base import SamplingOptions
@@ -82,7 +83,9 @@ class SamplingProcessor(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         o, step = self.options, len(self.logprobs)
         logits = scores.float() / (o.temperature or 1.0)
-        allowed = logits if self.banned is None else logits.index_fill(-1, self.banned, float("-inf"))
+        if self.banned is not None:
+            logits = logits.index_fill(-1, self.banned, float("-inf"))
+        allowed = logits
         if o.temperature > 0:
             if step == 0 and o.first_token_temperature is not None:
                 allowed = allowed * (o.temperature / o.first_token_temperature)
@@ -98,8 +101,9 @@ class SamplingProcessor(LogitsProcessor):
 class HFEngine:
     """Generates with the policy module. See `RolloutEngine` for the contract.
 
-    `batch_size` samples run at once; `banned_token_ids` are never sampled. With `own_weights`, `model` is a
-    copy beside the policy that a sync fills; without, it is the policy's own.
+    `batch_size` samples run at once; `banned_token_ids` are no part of the distribution. With `own_weights`,
+    `model` is a copy beside the policy that a sync fills; without, it is the policy's own. `features` gives
+    what the model takes of a prompt besides its tokens.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class HFEngine:
         batch_size: int,
         banned_token_ids: Sequence[int] = (),
         own_weights: bool = False,
+        features: Callable[[Prompt], dict[str, Tensor]] | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -117,6 +122,7 @@ class HFEngine:
         self.end_ids = end_token_ids(model, tokenizer)
         self.banned_token_ids = list(banned_token_ids)
         self.on_progress: Callable[[int, int], None] | None = None
+        self.features = features
         self._sync = WeightSync(model.dtype, BUCKET_BYTES, 0, "hf") if own_weights else None
 
     def start(self, policy: Weights) -> None:
@@ -169,6 +175,8 @@ class HFEngine:
         for row, (prompt, _) in enumerate(samples):  # left-padded: every row continues at the same column
             input_ids[row, width - lengths[row] :] = torch.tensor(prompt.token_ids)
             attention_mask[row, width - lengths[row] :] = 1
+        rows = [{} if self.features is None else self.features(prompt) for prompt, _ in samples]
+        features = batch_features(rows, lengths, width, left=True)
         seeds = [sample_seed(options.seed, prompt.index, i) for prompt, i in samples]
         banned = torch.tensor(self.banned_token_ids, device=device) if self.banned_token_ids else None
         processor = SamplingProcessor(options, seeds, banned)
@@ -177,6 +185,7 @@ class HFEngine:
             attention_mask=attention_mask.to(device),
             generation_config=self._generation_config(max(limits)),
             logits_processor=LogitsProcessorList([processor]),
+            **{name: value.to(device) for name, value in features.items()},
         )
         tokens = output[:, width:].tolist()
         logprobs = torch.stack(processor.logprobs, -1).tolist()

@@ -20,9 +20,17 @@ import torch
 from torch import Tensor, nn
 
 from lightrft.config.memory import CPU_SEQUENCES
+from lightrft.data.multimodal import engine_media
 from lightrft.distributed.strategy import Weights
 from lightrft.errors import EngineError
-from lightrft.rollout.base import EngineOptions, Response, SamplingOptions, as_rollouts, how_it_ended
+from lightrft.rollout.base import (
+    EngineOptions,
+    Response,
+    SamplingOptions,
+    as_rollouts,
+    check_prompt_ids,
+    how_it_ended,
+)
 from lightrft.rollout.checksum import hash_all
 from lightrft.rollout.groups import EngineGroup, wants_logprobs
 from lightrft.rollout.hf import sample_seed
@@ -32,7 +40,6 @@ from lightrft.rollout.weight_sync import Bucket, Held, WeightSync
 from lightrft.types import FinishReason, Prompt, Rollout
 
 CPU_BLOCK_SIZE = 32  # tokens of a KV cache block: the CPU kernels want a multiple of 32
-BANNED_BIAS = -100.0  # added to logits; the strongest that vLLM takes
 FINISH_REASONS: dict[str | None, FinishReason] = {"stop": "stop", "length": "length"}
 
 
@@ -101,6 +108,8 @@ class VLLMEngine:
         free_cached_memory(self.device)
         with isolated_rng(self.options.seed, self.device), self._explained("start"):
             llm = LLM(**self._arguments())  # reseeds the global generators
+            if self.options.media:
+                llm.apply_model(_randomise)
         llm.apply_model(self._scale_head)
         return llm
 
@@ -109,8 +118,9 @@ class VLLMEngine:
         arguments: dict[str, Any] = {
             "model": o.model,
             "dtype": str(o.dtype).removeprefix("torch."),
-            "load_format": "dummy",
-            "skip_tokenizer_init": True,  # token ids in, token ids out
+            # A vision model keeps constants in buffers (how pixels are normalised), which "dummy" would fill.
+            "load_format": "auto" if o.media else "dummy",
+            "skip_tokenizer_init": not o.media,  # token ids in and out; a vision model's processor needs it
             "trust_remote_code": o.trust_remote_code,
             "tensor_parallel_size": o.tensor_parallel_size,
             "distributed_executor_backend": "external_launcher",
@@ -129,9 +139,12 @@ class VLLMEngine:
             "enable_chunked_prefill": o.chunked_prefill,
         }
         arguments |= {name: value for name, value in given.items() if value is not None}
+        if o.media:
+            arguments |= {"limit_mm_per_prompt": dict(o.media)}
         if self.device.type == "cpu":
             arguments |= {"enforce_eager": True, "block_size": CPU_BLOCK_SIZE}
             arguments |= {"kv_cache_memory_bytes": self._cpu_cache_bytes()}
+            arguments |= {"skip_mm_profiling": True} if o.media else {}
         return arguments | dict(o.kwargs)
 
     def _cpu_cache_bytes(self) -> int:
@@ -149,16 +162,16 @@ class VLLMEngine:
         return token * CPU_BLOCK_SIZE * blocks * sequences
 
     def _scale_head(self, model: nn.Module) -> None:
-        """Divide the logits by the sampling temperature inside the model.
+        """Divide the logits by the sampling temperature inside the model, and take what is banned out.
 
         Log-probs are then those of the distribution that the trainer scores: at the sampling temperature and
         before top-k and top-p. vLLM offers them at temperature 1, or after the truncation.
         """
-        temperature = self._temperature
+        temperature, banned = self._temperature, list(self.options.banned_token_ids)
         for name in ("compute_logits", "compute_logits_local"):
             compute = getattr(model, name, None)
             if compute is not None:
-                setattr(model, name, _scaled(compute, temperature))
+                setattr(model, name, _scaled(compute, temperature, banned))
 
     def start(self, policy: Weights) -> None:
         self._push(policy)
@@ -225,9 +238,9 @@ class VLLMEngine:
             getattr(engine, name)()
 
     def _held(self) -> Held:
-        own, packed, kv_heads = self._llm.apply_model(_inspect)[0]
+        own, packed, kv_heads, rename = self._llm.apply_model(_inspect)[0]
         copies = max(1, self.group.size // kv_heads) if kv_heads else 1
-        return Held(self.group.gather(own), packed, copies)
+        return Held(self.group.gather(own), packed, copies, rename)
 
     # -- sampling
 
@@ -251,8 +264,8 @@ class VLLMEngine:
         wanted = wants_logprobs(options.logprobs, len(prompts), seed)
         if options.first_token_temperature is not None and options.temperature > 0:
             return self._hot_start(prompts, options, wanted)
-        requests = [
-            (prompt.token_ids, self._parameters(options.n, options, options.room_after(prompt), wants))
+        requests: list[tuple[Prompt, list[int], Any]] = [
+            (prompt, [], self._parameters(options.n, options, options.room_after(prompt), wants))
             for prompt, wants in zip(prompts, wanted, strict=True)
         ]
         return self._run(requests)
@@ -267,7 +280,7 @@ class VLLMEngine:
         """
         usual, self._temperature[0] = self._temperature[0], options.first_token_temperature or 1.0
         firsts = self._run(
-            [(prompt.token_ids, self._parameters(options.n, options, 1, False)) for prompt in prompts]
+            [(prompt, [], self._parameters(options.n, options, 1, False)) for prompt in prompts]
         )
         self._temperature[0] = usual
         open_ends, requests = [], []
@@ -278,7 +291,7 @@ class VLLMEngine:
                 if reason == "length" and room > 0:
                     open_ends.append((samples, i))
                     request = self._parameters(1, options, room, wants)
-                    requests.append((prompt.token_ids + tokens, request))
+                    requests.append((prompt, tokens, request))
         for (samples, i), [rest] in zip(open_ends, self._run(requests), strict=True):
             samples[i] = _joined(samples[i], rest)
         return firsts
@@ -288,7 +301,6 @@ class VLLMEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        banned = self.options.banned_token_ids
         return SamplingParams(
             n=n,
             temperature=1.0 if options.temperature > 0 else 0.0,
@@ -296,24 +308,29 @@ class VLLMEngine:
             top_k=options.top_k if options.temperature > 0 else 0,
             max_tokens=max_tokens,
             stop_token_ids=self.end_ids,
-            logit_bias=dict.fromkeys(banned, BANNED_BIAS) if banned else None,
             logprobs=0 if logprobs else None,  # of the sampled token alone
             flat_logprobs=logprobs,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _run(self, requests: list[tuple[list[int], Any]]) -> list[list[Response]]:
-        """The samples of each request. Drives vLLM step by step, to see it move."""
+    def _run(self, requests: list[tuple[Prompt, list[int], Any]]) -> list[list[Response]]:
+        """The samples of each request: a prompt, tokens after it, parameters. Drives vLLM step by step, to
+        see it move.
+        """
         engine = self._llm.llm_engine
-        total = sum(parameters.n for _, parameters in requests)
+        total = sum(parameters.n for *_, parameters in requests)
         found: dict[int, list[Response]] = {}
         try:
-            for k, (token_ids, parameters) in enumerate(requests):
-                engine.add_request(str(k), {"prompt_token_ids": token_ids}, parameters)
+            for k, (prompt, tokens, parameters) in enumerate(requests):
+                engine.add_request(str(k), _engine_prompt(prompt, tokens), parameters)
             with Watchdog(self.options.timeout, total) as watchdog:
                 while engine.has_unfinished_requests():
                     for output in engine.step():
+                        prompt, tokens, _ = requests[int(output.request_id)]
+                        if prompt.multimodal:
+                            seen = list(output.prompt_token_ids)
+                            check_prompt_ids(prompt, seen[: len(seen) - len(tokens)], f"vLLM {self.version}")
                         found[int(output.request_id)] = [_response(s, self.end_ids) for s in output.outputs]
                         watchdog.advance(len(output.outputs))
                         if self.on_progress is not None:
@@ -341,14 +358,40 @@ _DOING = {
 }
 
 
-def _scaled(compute: Callable[..., Tensor | None], temperature: list[float]) -> Callable[..., Tensor | None]:
-    """`compute_logits` with its result divided by what `temperature[0]` is at the time, in float32."""
+@torch.no_grad()
+def _randomise(model: nn.Module) -> None:
+    """Small random parameters, as "dummy" gives; buffers stay."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.normal_(std=1e-3)
+
+
+def _engine_prompt(prompt: Prompt, tokens: list[int]) -> dict[str, Any]:
+    """`prompt` and `tokens` after it. A prompt with pictures goes with one placeholder for each of them."""
+    if not prompt.multimodal:
+        return {"prompt_token_ids": prompt.token_ids + tokens}
+    ids = prompt.multimodal["prompt_ids"] + tokens
+    return {"prompt_token_ids": ids, "multi_modal_data": engine_media(prompt.multimodal)}
+
+
+def _scaled(
+    compute: Callable[..., Tensor | None], temperature: list[float], banned: list[int]
+) -> Callable[..., Tensor | None]:
+    """`compute_logits` with its result divided by what `temperature[0]` is at the time, in float32.
+
+    The logits of `banned` tokens are the lowest there are, so that they are no part of the distribution.
+    """
 
     def compute_logits(*args: Any, **kwargs: Any) -> Tensor | None:
         logits = compute(*args, **kwargs)
-        if logits is None or temperature[0] == 1.0:
-            return logits
-        return logits.float() / temperature[0]
+        if logits is None:
+            return None
+        if temperature[0] != 1.0:
+            logits = logits.float() / temperature[0]
+        if banned:
+            ids = torch.tensor(banned, device=logits.device)
+            logits = logits.index_fill(-1, ids, torch.finfo(logits.dtype).min)
+        return logits
 
     return compute_logits
 
@@ -365,9 +408,18 @@ def _joined(first: Response, rest: Response) -> Response:
     return first[0] + rest[0], rest[1], logprobs
 
 
-def _inspect(model: nn.Module) -> tuple[dict[str, int], dict[str, list[str]], int]:
-    """Hashes of the model's parameters, its fused modules, and its number of key-value heads."""
+def _inspect(model: nn.Module) -> tuple[dict[str, int], dict[str, list[str]], int, Callable[[str], str]]:
+    """Hashes of the model's parameters, its fused modules, its number of key-value heads, and its names for
+    those of a checkpoint (a vision-language model has its own).
+    """
     packed = {k: list(v) for k, v in (getattr(model, "packed_modules_mapping", None) or {}).items()}
     config: Any = getattr(model, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    return hash_all(model.named_parameters()), packed, int(getattr(config, "num_key_value_heads", None) or 0)
+    prefixes = getattr(getattr(model, "hf_to_vllm_mapper", None), "orig_to_new_prefix", None) or {}
+
+    def rename(name: str) -> str:
+        prefix = max((p for p in prefixes if name.startswith(p)), key=len, default="")
+        return (prefixes[prefix] or "") + name.removeprefix(prefix) if prefix else name
+
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or 0)
+    return hash_all(model.named_parameters()), packed, kv_heads, rename

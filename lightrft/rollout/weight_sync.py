@@ -32,6 +32,7 @@ class Held:
     hashes: Sequence[Mapping[str, int]]
     packed: Mapping[str, Sequence[str]]
     kv_copies: int = 1
+    rename: Callable[[str], str] = str  # from the name in a checkpoint to the engine's own
 
 
 class WeightSync:
@@ -78,6 +79,7 @@ class WeightSync:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def _compare(self, sent: dict[str, int], held: Held) -> None:
+        sent = {held.rename(name): value for name, value in sent.items()}
         wrong = differences(sent, held.hashes, held.packed, held.kv_copies)
         if wrong:
             shown = ", ".join(wrong[:SHOWN]) + (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,7 +23,7 @@ from lightrft.models.scoring import score_tokens, score_tokens_each
 from lightrft.models.teacher import LocalTeacher, Teacher
 from lightrft.trainer.metrics import MetricSums
 from lightrft.trainer.rollout_metrics import add_advantage_metrics, add_gap_metrics, rollout_metrics
-from lightrft.types import Experience, RewardResult, Rollout
+from lightrft.types import Experience, Prompt, RewardResult, Rollout
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ class ExperienceMaker:
         options: ExperienceOptions,
         pad_token_id: int,
         device: torch.device,
+        features: Callable[[Prompt], dict[str, Tensor]] | None = None,
     ) -> None:
+        self.features = features
         self.models = models
         self.estimator = estimator
         self.kl_controller = kl_controller
@@ -90,7 +92,9 @@ class ExperienceMaker:
 
     def make(self, rollouts: Sequence[Rollout], result: RewardResult) -> tuple[Experience, MetricSums]:
         """All of this rank's samples of a step -> experience on the CPU, advantages included."""
-        experience = collate(rollouts, result, self.pad_token_id)
+        experience = collate(rollouts, result, self.pad_token_id, self.features)
+        if any(experience.multimodal):
+            experience.position_ids = self.models.policy.module.positions(experience)  # type: ignore[operator]
         metrics = rollout_metrics(rollouts, result, experience)
         entropy = self._score(experience)
         mask = experience.response_mask
@@ -109,7 +113,14 @@ class ExperienceMaker:
         models, size = self.models, self.options.micro_batch_size
         policy = models.policy.module
         experience.old_logprobs, entropy = score_tokens_each(
-            lambda part: policy(part.input_ids, part.attention_mask, part.response_mask, with_entropy=True),
+            lambda part: policy(
+                part.input_ids,
+                part.attention_mask,
+                part.response_mask,
+                with_entropy=True,
+                position_ids=part.position_ids,
+                multimodal=part.multimodal,
+            ),
             experience,
             size,
             self.device,
@@ -120,7 +131,13 @@ class ExperienceMaker:
         if models.critic is not None:
             critic = models.critic.module
             experience.values = score_tokens(
-                lambda part: critic(part.input_ids, part.attention_mask, part.response_mask),
+                lambda part: critic(
+                    part.input_ids,
+                    part.attention_mask,
+                    part.response_mask,
+                    part.position_ids,
+                    part.multimodal,
+                ),
                 experience,
                 size,
                 self.device,

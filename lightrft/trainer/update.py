@@ -120,7 +120,12 @@ class PolicyUpdater:
         batch = part.to(self.optimizer.device)
         wants_entropy = self.options.entropy_coef != 0
         scored = self.optimizer.model(
-            batch.input_ids, batch.attention_mask, batch.response_mask, with_entropy=wants_entropy
+            batch.input_ids,
+            batch.attention_mask,
+            batch.response_mask,
+            with_entropy=wants_entropy,
+            position_ids=batch.position_ids,
+            multimodal=batch.multimodal,
         )
         assert batch.old_logprobs is not None and batch.advantages is not None
         inputs = LossInputs(

@@ -182,7 +182,7 @@ def test_a_model_without_a_decoder_of_its_own_is_refused(tiny_model, monkeypatch
     class Whole(nn.Module):
         base_model = property(lambda self: self)
 
-    monkeypatch.setattr("lightrft.models.critic.load_trainable", lambda options, auto_class: Whole())
+    monkeypatch.setattr("lightrft.models.critic.load_causal_lm", lambda options: Whole())
     with pytest.raises(ModelError, match="Whole has no decoder apart from its LM head"):
         load_critic(options(tiny_model))
 

@@ -23,7 +23,7 @@ class Constant:
         text = SimpleNamespace(vocab_size=100)
         self.model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text))
 
-    def __call__(self, input_ids, attention_mask, response_mask, with_entropy=False):
+    def __call__(self, input_ids, attention_mask, response_mask, with_entropy=False, **pictures):
         entropy = input_ids / 10 * response_mask if with_entropy else None
         return PolicyOutput(self.logprob * response_mask, entropy)
 
@@ -48,7 +48,7 @@ def make(rewards, estimator="reinforce", reference=None, critic=None, teacher=No
     models = Models(
         policy=SimpleNamespace(module=Constant(-1.0)),
         reference=reference and Constant(reference),
-        critic=critic and SimpleNamespace(module=lambda ids, attention, response: critic * response),
+        critic=critic and SimpleNamespace(module=lambda ids, attention, response, *_: critic * response),
         teacher=teacher and SimpleNamespace(logprobs=lambda batch: teacher * batch.response_mask),
     )
     shaping = {k: options.pop(k) for k in list(options) if k in ShapingOptions.__dataclass_fields__}

@@ -24,7 +24,7 @@ class Table(torch.nn.Module):
         self.logprobs = torch.nn.Parameter(torch.full((2, 4), -1.0))
         self.entropy = torch.nn.Parameter(torch.full((2, 4), 0.5))
 
-    def forward(self, input_ids, attention_mask, response_mask, with_entropy=False):
+    def forward(self, input_ids, attention_mask, response_mask, with_entropy=False, **pictures):
         rows, width = input_ids[:, 0], input_ids.shape[1]
         entropy = self.entropy[rows, :width] if with_entropy else None
         return PolicyOutput(self.logprobs[rows, :width], entropy)
