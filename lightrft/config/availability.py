@@ -15,7 +15,6 @@ from lightrft.config.reward_spec import parse_reward
 from lightrft.registry import is_user_path
 
 USER_FILE = "path.py:Object"
-VISION = "vision-language training (train_vl.py)"
 
 
 def choice_key(flag: Flag, value: Any) -> Any:
@@ -57,7 +56,7 @@ def acts(config: Config, flag: Flag) -> bool:
 
 def refusals(config: Config) -> list[str]:
     """One message for each thing that this run asks for and that is not built, naming flag and value."""
-    messages = [f"not available yet: {VISION}"] if config.modality == "vision" else []
+    messages: list[str] = []
     for flag in FLAGS.values():
         if flag.negates:
             continue

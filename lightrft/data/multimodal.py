@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -88,6 +89,10 @@ class VisionProcessor:
             return features
         self._cache.move_to_end(key)
         return self._cache[key]
+
+    def save_pretrained(self, folder: Path) -> None:
+        self._processor.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
     def filler(self, kind: str) -> tuple[list[int], dict[str, Tensor]]:
         """Token ids and features of a prompt that is one small grey `image` or `video`: what a batch without

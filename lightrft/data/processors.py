@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -46,8 +47,17 @@ class Processor(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of a response, without special tokens."""
 
+
+class ModelProcessor(Processor, Protocol):
+    """A model's own, of its folder."""
+
+    tokenizer: Any
+
     def features(self, prompt: Prompt) -> dict[str, Tensor]:
         """What the model's forward takes besides token ids, on the CPU; {} for text. See `multimodal.py`."""
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the files that this processor is loaded from."""
 
 
 class TextProcessor:
@@ -59,7 +69,7 @@ class TextProcessor:
     """
 
     def __init__(self, tokenizer: Any):
-        self._tokenizer = tokenizer
+        self.tokenizer = self._tokenizer = tokenizer
         self._prefix = _leading_special_ids(tokenizer)
 
     def encode(self, prompts: Sequence[Content]) -> list[Encoded | DataError]:
@@ -82,6 +92,9 @@ class TextProcessor:
 
     def features(self, prompt: Prompt) -> dict[str, Tensor]:
         return {}
+
+    def save_pretrained(self, folder: Path) -> None:
+        self._tokenizer.save_pretrained(folder)
 
     def _render(self, prompt: Content) -> str | DataError:
         if isinstance(prompt, str):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -38,14 +39,21 @@ class ModelOptions:
     vision: bool = False  # a vision-language model
 
 
-def load_processor(path: str, trust_remote_code: bool = False, flag: str = "--processor") -> Any:
+def load_processor(
+    path: str, trust_remote_code: bool = False, flag: str = "--pretrain", kind: str = ""
+) -> Any:
     """The processor of the vision-language model at `path`, its tokenizer with a pad token.
+
+    `kind` is a processor class of transformers to read it with; "" for the one that the folder names.
 
     Raises:
         ModelError: none there, or one that takes no images.
     """
+    reader: Any = getattr(transformers, kind, None) if kind else AutoProcessor
+    if reader is None or not hasattr(reader, "from_pretrained"):
+        raise ModelError(f"--processor {kind}: no folder, no hub name and no processor class of transformers")
     try:
-        processor = AutoProcessor.from_pretrained(path, trust_remote_code=trust_remote_code)
+        processor = reader.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"{flag} {path}: no processor could be loaded: {_first_line(error)}") from error
     if not hasattr(processor, "image_processor") or not hasattr(processor, "tokenizer"):

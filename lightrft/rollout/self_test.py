@@ -11,7 +11,7 @@ caches of old keys and values, memory that was given back and taken again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -62,20 +62,25 @@ def run_self_test(
     limits: tuple[float, float],
     max_len: int,
     who: str,
+    banned: Collection[int] = (),
 ) -> SelfTestResult:
     """Leaves the engine awake, with the true weights. Collective.
 
     `embedding` is the policy's name for the weight of its input embedding. `gap` gives the mean gap between
     the trainer's and the engine's log-probs of some rollouts, the same on all ranks. Of the two `limits`,
     rounding stays below the second, and other weights go above the first. `max_len` is
-    the longest sequence that the engine takes; `who` names it and its version.
+    the longest sequence that the engine takes; `who` names it and its version. Prompts are of text, without
+    the `banned` tokens.
 
     Raises:
         EngineError: a step failed; the message names it.
     """
     began, version = time.monotonic(), engine.policy_version
     length = min(PROMPT_TOKENS, max_len // 2)
-    prompts = [Prompt(i, [(7 * i + 3 * k) % 90 + 5 for k in range(length)], "") for i in range(PROMPTS)]
+    usable = [token for token in range(5, 95) if token not in banned]
+    prompts = [
+        Prompt(i, [usable[(7 * i + 3 * k) % len(usable)] for k in range(length)], "") for i in range(PROMPTS)
+    ]
     options = SamplingOptions(n=2, max_new_tokens=min(NEW_TOKENS, max_len // 2), max_len=max_len)
     engine.wake()
     before = gap(engine.generate(prompts, options))

@@ -7,8 +7,15 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from lightrft.data.multimodal import engine_media
 from lightrft.errors import EngineError
-from lightrft.rollout.base import EngineOptions, Response, SamplingOptions, how_it_ended
+from lightrft.rollout.base import (
+    EngineOptions,
+    Response,
+    SamplingOptions,
+    check_prompt_ids,
+    how_it_ended,
+)
 from lightrft.rollout.groups import wants_logprobs
 from lightrft.rollout.hf import sample_seed
 from lightrft.rollout.watchdog import Watchdog
@@ -135,9 +142,7 @@ class Generation:
         """Fills the prefix cache, so that the prompt is computed once and not n times."""
         if self.options.n == 1:
             return None
-        return asyncio.create_task(
-            self._request(prompt.token_ids, self._parameters(prompt, 0, 0), wants=False)
-        )
+        return asyncio.create_task(self._request(prompt, [], self._parameters(prompt, 0, 0), wants=False))
 
     async def _sample(
         self,
@@ -157,20 +162,33 @@ class Generation:
         room = self.options.room_after(prompt)
         parameters = self._parameters(prompt, index, room)
         if self.options.first_token_temperature is None or self.options.temperature == 0:
-            return await self._request(prompt.token_ids, parameters, wants)
+            return await self._request(prompt, [], parameters, wants)
         # SGLang would give the log-prob of a hot token at its own temperature, not at the one that the
         # trainer scores at: it is left unknown.
         hot = parameters | {"temperature": self.options.first_token_temperature, "max_new_tokens": 1}
-        tokens, reason, _ = await self._request(prompt.token_ids, hot, wants=False)
+        tokens, reason, _ = await self._request(prompt, [], hot, wants=False)
         logprobs = [math.nan] * len(tokens) if wants else None
         if reason != "length" or room <= 1:
             return tokens, reason, logprobs
         cooler = parameters | {"max_new_tokens": room - 1}
-        rest, reason, more = await self._request(prompt.token_ids + tokens, cooler, wants)
+        rest, reason, more = await self._request(prompt, tokens, cooler, wants)
         return tokens + rest, reason, None if logprobs is None else logprobs + (more or [])
 
-    async def _request(self, token_ids: list[int], parameters: dict[str, Any], wants: bool) -> Response:
-        output = await self.send(input_ids=token_ids, sampling_params=parameters, return_logprob=wants)
+    async def _request(
+        self, prompt: Prompt, tokens: list[int], parameters: dict[str, Any], wants: bool
+    ) -> Response:
+        """`prompt` and `tokens` after it. Pictures go beside ids that have one placeholder for each."""
+        if not prompt.multimodal:
+            ids = prompt.token_ids + tokens
+            output = await self.send(input_ids=ids, sampling_params=parameters, return_logprob=wants)
+            return parse_response(output, self.end_ids)
+        output = await self.send(
+            input_ids=prompt.multimodal["prompt_ids"] + tokens,
+            image_data=engine_media(prompt.multimodal)["image"],
+            sampling_params=parameters,
+            return_logprob=wants,
+        )
+        check_prompt_ids(prompt, output["meta_info"]["prompt_tokens"] - len(tokens), "SGLang")
         return parse_response(output, self.end_ids)
 
     def _parameters(self, prompt: Prompt, index: int, room: int) -> dict[str, Any]:

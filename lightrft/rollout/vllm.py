@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lightrft.config.memory import CPU_SEQUENCES
 from lightrft.data.multimodal import engine_media
@@ -31,10 +31,10 @@ from lightrft.rollout.base import (
     check_prompt_ids,
     how_it_ended,
 )
-from lightrft.rollout.checksum import hash_all
 from lightrft.rollout.groups import EngineGroup, wants_logprobs
 from lightrft.rollout.hf import sample_seed
 from lightrft.rollout.process import advice, free_cached_memory, isolated_rng
+from lightrft.rollout.vllm_model import inspect, randomise, scaled
 from lightrft.rollout.watchdog import Watchdog
 from lightrft.rollout.weight_sync import Bucket, Held, WeightSync
 from lightrft.types import FinishReason, Prompt, Rollout
@@ -109,7 +109,7 @@ class VLLMEngine:
         with isolated_rng(self.options.seed, self.device), self._explained("start"):
             llm = LLM(**self._arguments())  # reseeds the global generators
             if self.options.media:
-                llm.apply_model(_randomise)
+                llm.apply_model(randomise)
         llm.apply_model(self._scale_head)
         return llm
 
@@ -171,7 +171,7 @@ class VLLMEngine:
         for name in ("compute_logits", "compute_logits_local"):
             compute = getattr(model, name, None)
             if compute is not None:
-                setattr(model, name, _scaled(compute, temperature, banned))
+                setattr(model, name, scaled(compute, temperature, banned))
 
     def start(self, policy: Weights) -> None:
         self._push(policy)
@@ -238,7 +238,7 @@ class VLLMEngine:
             getattr(engine, name)()
 
     def _held(self) -> Held:
-        own, packed, kv_heads, rename = self._llm.apply_model(_inspect)[0]
+        own, packed, kv_heads, rename = self._llm.apply_model(inspect)[0]
         copies = max(1, self.group.size // kv_heads) if kv_heads else 1
         return Held(self.group.gather(own), packed, copies, rename)
 
@@ -358,42 +358,12 @@ _DOING = {
 }
 
 
-@torch.no_grad()
-def _randomise(model: nn.Module) -> None:
-    """Small random parameters, as "dummy" gives; buffers stay."""
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            parameter.normal_(std=1e-3)
-
-
 def _engine_prompt(prompt: Prompt, tokens: list[int]) -> dict[str, Any]:
     """`prompt` and `tokens` after it. A prompt with pictures goes with one placeholder for each of them."""
     if not prompt.multimodal:
         return {"prompt_token_ids": prompt.token_ids + tokens}
     ids = prompt.multimodal["prompt_ids"] + tokens
     return {"prompt_token_ids": ids, "multi_modal_data": engine_media(prompt.multimodal)}
-
-
-def _scaled(
-    compute: Callable[..., Tensor | None], temperature: list[float], banned: list[int]
-) -> Callable[..., Tensor | None]:
-    """`compute_logits` with its result divided by what `temperature[0]` is at the time, in float32.
-
-    The logits of `banned` tokens are the lowest there are, so that they are no part of the distribution.
-    """
-
-    def compute_logits(*args: Any, **kwargs: Any) -> Tensor | None:
-        logits = compute(*args, **kwargs)
-        if logits is None:
-            return None
-        if temperature[0] != 1.0:
-            logits = logits.float() / temperature[0]
-        if banned:
-            ids = torch.tensor(banned, device=logits.device)
-            logits = logits.index_fill(-1, ids, torch.finfo(logits.dtype).min)
-        return logits
-
-    return compute_logits
 
 
 def _response(sample: Any, end_ids: Sequence[int]) -> Response:
@@ -406,20 +376,3 @@ def _response(sample: Any, end_ids: Sequence[int]) -> Response:
 def _joined(first: Response, rest: Response) -> Response:
     logprobs = None if first[2] is None or rest[2] is None else first[2] + rest[2]
     return first[0] + rest[0], rest[1], logprobs
-
-
-def _inspect(model: nn.Module) -> tuple[dict[str, int], dict[str, list[str]], int, Callable[[str], str]]:
-    """Hashes of the model's parameters, its fused modules, its number of key-value heads, and its names for
-    those of a checkpoint (a vision-language model has its own).
-    """
-    packed = {k: list(v) for k, v in (getattr(model, "packed_modules_mapping", None) or {}).items()}
-    config: Any = getattr(model, "config", None)
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    prefixes = getattr(getattr(model, "hf_to_vllm_mapper", None), "orig_to_new_prefix", None) or {}
-
-    def rename(name: str) -> str:
-        prefix = max((p for p in prefixes if name.startswith(p)), key=len, default="")
-        return (prefixes[prefix] or "") + name.removeprefix(prefix) if prefix else name
-
-    kv_heads = int(getattr(config, "num_key_value_heads", None) or 0)
-    return hash_all(model.named_parameters()), packed, kv_heads, rename

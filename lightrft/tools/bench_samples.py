@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from lightrft.config.resolve import Config
 from lightrft.config.sources import split_sources
 from lightrft.data.processors import Content, Encoded
@@ -45,9 +43,6 @@ class _Untokenized:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return ""
-
-    def features(self, prompt: Prompt) -> dict[str, Tensor]:
-        return {}
 
 
 def own_answer_samples(config: Config, split: str = EVAL_SPLIT) -> Samples:

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torch import Tensor
-
 from lightrft.config.resolve import Config
 from lightrft.config.rules import files
 from lightrft.data.processors import Content, Encoded, Processor, TextProcessor
@@ -27,7 +25,6 @@ from lightrft.rewards.base import Reward
 from lightrft.tools.page import Row, html_table, html_text, text_table, write_page
 from lightrft.tools.run_flags import DATA_FLAGS, REWARD_FLAGS, RULES, run_config
 from lightrft.trainer.run_data import load_prompt_set, run_reward
-from lightrft.types import Prompt
 
 MODEL_FLAGS = ("pretrain", "trust_remote_code", "prompt_max_len", "truncate_prompts", "eval_data")
 BINS = 10  # of the histogram, up to prompt_max_len
@@ -53,9 +50,6 @@ class Measured:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.inner.decode(token_ids)
-
-    def features(self, prompt: Prompt) -> dict[str, Tensor]:
-        return self.inner.features(prompt)
 
 
 def histogram(lengths: Sequence[int], limit: int) -> list[Row]:

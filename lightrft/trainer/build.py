@@ -20,6 +20,7 @@ from lightrft.distributed import collectives
 from lightrft.distributed.strategy import Strategy, TrainableModel
 from lightrft.models.critic import Critic, load_critic
 from lightrft.models.loading import load_causal_lm
+from lightrft.models.multimodal import freeze_tower
 from lightrft.models.policy import Policy
 from lightrft.models.teacher import LocalTeacher, Teacher
 from lightrft.observability.console import Console
@@ -33,7 +34,7 @@ from lightrft.trainer.checkpoint import CheckpointOptions, CheckpointStore
 from lightrft.trainer.controller import Controller, Observers, Parts
 from lightrft.trainer.critic import CriticUpdater
 from lightrft.trainer.ema import EMA
-from lightrft.trainer.engine import build_engine, start_engine
+from lightrft.trainer.engine import banned_ids, build_engine, start_engine
 from lightrft.trainer.evaluate import Evaluator
 from lightrft.trainer.experience import ExperienceMaker, Models
 from lightrft.trainer.export import Exporter
@@ -88,7 +89,7 @@ def build_parts(
     config: Config, inputs: Inputs, strategy: Strategy, device: torch.device, run_id: str
 ) -> Parts:
     """Everything that the loop turns."""
-    policy, model = build_policy(config, strategy)
+    policy, model = build_policy(config, inputs, strategy)
     models = build_models(config, inputs, strategy, policy)
     engine = build_engine(config, inputs, model, strategy.dtype, device)
     kl_controller = build_kl_controller(config)
@@ -103,6 +104,7 @@ def build_parts(
         flags.experience_options(config),
         int(inputs.tokenizer.pad_token_id),
         device,
+        inputs.processor.features,
     )
     return Parts(
         prompts=inputs.prompts,
@@ -120,15 +122,21 @@ def build_parts(
         checkpoints=CheckpointStore(
             CheckpointOptions(save_path, run_id, config.max_ckpt_num, config.max_ckpt_mem)
         ),
-        exporter=Exporter(policy, model, inputs.tokenizer, save_path, run_id),
+        exporter=Exporter(policy, model, inputs.processor, save_path, run_id),
     )
 
 
-def build_policy(config: Config, strategy: Strategy) -> tuple[TrainableModel, PreTrainedModel]:
+def build_policy(
+    config: Config, inputs: Inputs, strategy: Strategy
+) -> tuple[TrainableModel, PreTrainedModel]:
     """The trained model under its strategy, and the Hugging Face model inside."""
     with strategy.loading():
         model = load_causal_lm(flags.model_options(config, config.pretrain, strategy.dtype))
-    policy = Policy(model, config.temperature, strategy.device)
+    if config.freeze_prefix and config.modality == "vision":
+        count = freeze_tower(model)
+        if collectives.rank() == 0:
+            print(f"--freeze_prefix: {count:,} weights of the vision tower stay as they are", flush=True)
+    policy = _policy(config, inputs, model, strategy)
     return strategy.prepare_trainable(policy, flags.optimizer_options(config)), model
 
 
@@ -136,25 +144,30 @@ def build_models(config: Config, inputs: Inputs, strategy: Strategy, policy: Tra
     """Reference (none with a KL coefficient of 0), critic and teacher, as far as the run asks for them."""
     reference = None
     if config.init_kl_coef != 0:
-        reference = _frozen_policy(config, strategy, config.pretrain, "--pretrain")
+        reference = _frozen_policy(config, inputs, strategy, config.pretrain, "--pretrain")
     critic = None
     if inputs.estimator.needs_critic:
         path = config.critic_pretrain or config.pretrain
         options = flags.model_options(config, path, strategy.dtype, "--critic_pretrain")
         with strategy.loading():
-            module = load_critic(options, strategy.device)
+            module = load_critic(options, strategy.device, inputs.fillers)
         critic = strategy.prepare_trainable(module, flags.optimizer_options(config))
     teacher: Teacher | None = inputs.remote_teacher
     if inputs.estimator.needs_teacher and teacher is None:
-        frozen = _frozen_policy(config, strategy, config.teacher_pretrain, "--teacher_pretrain")
+        frozen = _frozen_policy(config, inputs, strategy, config.teacher_pretrain, "--teacher_pretrain")
         teacher = LocalTeacher(frozen, config.micro_rollout_batch_size, strategy.device)
     return Models(policy, reference, critic, teacher)
 
 
-def _frozen_policy(config: Config, strategy: Strategy, path: str, flag: str) -> Policy:
+def _policy(config: Config, inputs: Inputs, model: PreTrainedModel, strategy: Strategy) -> Policy:
+    banned = banned_ids(config, model)
+    return Policy(model, config.temperature, strategy.device, banned, inputs.fillers)
+
+
+def _frozen_policy(config: Config, inputs: Inputs, strategy: Strategy, path: str, flag: str) -> Policy:
     with strategy.loading():
         model = load_causal_lm(flags.model_options(config, path, strategy.dtype, flag, trained=False))
-    frozen = strategy.prepare_frozen(Policy(model, config.temperature, strategy.device))
+    frozen = strategy.prepare_frozen(_policy(config, inputs, model, strategy))
     assert isinstance(frozen, Policy)
     return frozen
 
@@ -204,7 +217,7 @@ def build_critic_updater(
     assert isinstance(critic.module, Critic)
     options = flags.optimize_options(config, "critic", inputs.plan.steps)
     optimizer = Optimizer("critic", critic, options, device)
-    saved = inputs.tokenizer if config.save_value_network else None
+    saved = inputs.processor if config.save_value_network else None
     return CriticUpdater(optimizer, flags.batch_options(config), config.value_clip, saved)
 
 

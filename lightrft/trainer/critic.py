@@ -25,7 +25,7 @@ from lightrft.types import Experience
 class CriticUpdater:
     """Fits values to returns, in as many optimizer steps as the policy takes; the mean is over tokens.
 
-    `tokenizer` is saved beside the critic; None: `--save_value_network` is off.
+    `tokenizer` (or processor) is saved beside the critic; None: `--save_value_network` is off.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from lightrft.data.batching import collate
 from lightrft.distributed.collectives import rank, reduce_sum
 from lightrft.distributed.strategy import TrainableModel
 from lightrft.models.loading import end_token_ids, load_causal_lm
+from lightrft.models.multimodal import vision_token_ids
 from lightrft.models.policy import Policy
 from lightrft.observability.sentinels import gap_limits
 from lightrft.rollout.base import RolloutEngine
@@ -36,8 +37,9 @@ def build_engine(
         if sharded:  # the policy's own module holds shards: a whole copy generates beside it
             model = load_causal_lm(flags.model_options(config, config.pretrain, dtype, trained=False))
             model.to(device)  # type: ignore[arg-type]
-        return HFEngine(model, inputs.tokenizer, config.micro_rollout_batch_size, own_weights=sharded)
-    options = flags.engine_options(config, dtype)
+        size, features = config.micro_rollout_batch_size, inputs.processor.features
+        return HFEngine(model, inputs.tokenizer, size, banned_ids(config, model), sharded, features)
+    options = flags.engine_options(config, dtype, inputs.media, banned_ids(config, model))
     patience = timedelta(seconds=2 * options.timeout)
     group = EngineGroup(options.tensor_parallel_size, patience)
     end_ids = end_token_ids(model, inputs.tokenizer)
@@ -48,6 +50,11 @@ def build_engine(
     from lightrft.rollout.sglang import SGLangEngine
 
     return SGLangEngine(options, inputs.tokenizer, end_ids, group, device)
+
+
+def banned_ids(config: Config, model: PreTrainedModel) -> tuple[int, ...]:
+    """What is never sampled and no part of the distribution: the placeholders of pictures."""
+    return vision_token_ids(model.config) if config.modality == "vision" else ()
 
 
 def start_engine(
@@ -70,6 +77,7 @@ def start_engine(
         gap_limits("bf16" if low else "fp32"),
         config.max_len,
         f"--engine_type {config.engine_type}",
+        _policy_of(policy).banned_token_ids,
     )
     if rank() == 0:
         print(f"engine self-test: {config.engine_type}: {result}", flush=True)
@@ -77,10 +85,15 @@ def start_engine(
 
 def embedding_name(policy: TrainableModel) -> str:
     """The policy's own name for the weight of its input embedding."""
-    module = policy.module
-    assert isinstance(module, Policy)
+    module = _policy_of(policy)
     weight = module.model.get_input_embeddings().weight
     return next(name for name, parameter in module.named_parameters() if parameter is weight)
+
+
+def _policy_of(policy: TrainableModel) -> Policy:
+    module = policy.module
+    assert isinstance(module, Policy)
+    return module
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""A plain Hugging Face folder of the policy: config, safetensors, tokenizer, chat template."""
+"""A plain Hugging Face folder of the policy: config, safetensors, tokenizer or processor, chat template."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Exporter:
     """Writes the policy's current weights, under the names and in the form that `from_pretrained` reads."""
 
     def __init__(
-        self, policy: TrainableModel, model: PreTrainedModel, tokenizer: Any, save_path: Path, run_id: str
+        self, policy: TrainableModel, model: PreTrainedModel, processor: Any, save_path: Path, run_id: str
     ) -> None:
         self.policy = policy
         self.model = model
-        self.tokenizer = tokenizer
+        self.processor = processor
         self.save_path = save_path
         self.run_id = run_id
 
@@ -41,7 +41,7 @@ class Exporter:
         if rank() == 0:
             folder.mkdir(parents=True, exist_ok=True)
             self.model.save_pretrained(folder, state_dict=state)
-            self.tokenizer.save_pretrained(folder)
+            self.processor.save_pretrained(folder)
         barrier()
 
     def export_final(self, name: str = "hf", parameters: Iterable[tuple[str, Tensor]] | None = None) -> Path:

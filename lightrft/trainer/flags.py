@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 
 from lightrft.algorithms.losses._common import LossOptions
@@ -27,6 +29,7 @@ def model_options(
         trust_remote_code=config.trust_remote_code,
         gradient_checkpointing=config.gradient_checkpointing and trained,
         flag=flag,
+        vision=config.modality == "vision",
     )
 
 
@@ -118,8 +121,16 @@ def sampling_options(config: Config) -> SamplingOptions:
     )
 
 
-def engine_options(config: Config, trained: torch.dtype) -> EngineOptions:
-    """The engine beside the trainer; `--engine_dtype auto` follows `trained`, the trainer's dtype."""
+def engine_options(
+    config: Config,
+    trained: torch.dtype,
+    media: Mapping[str, int] | None = None,
+    banned: Sequence[int] = (),
+) -> EngineOptions:
+    """The engine beside the trainer; `--engine_dtype auto` follows `trained`, the trainer's dtype.
+
+    `media` are the most images and videos of a prompt, `banned` the token ids that are never sampled.
+    """
     return EngineOptions(
         model=config.pretrain,
         dtype=trained if config.engine_dtype == "auto" else getattr(torch, config.engine_dtype),
@@ -135,6 +146,8 @@ def engine_options(config: Config, trained: torch.dtype) -> EngineOptions:
         bucket_bytes=config.sync_bucket_mb << 20,
         check_every=config.check_weight_sync,
         trust_remote_code=config.trust_remote_code,
+        banned_token_ids=tuple(banned),
+        media=media or {},
         kwargs=config.engine_kwargs or {},
     )
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightrft.algorithms.components import Estimator, PolicyLoss, load_estimator, load_loss
 from lightrft.config.plan import Plan
 from lightrft.config.resolve import Config
-from lightrft.data.processors import TextProcessor
+from lightrft.data.multimodal import VisionProcessor
+from lightrft.data.processors import ModelProcessor
 from lightrft.data.prompts import PromptSet
 from lightrft.data.texts import TextOptions, TextSet, load_texts
 from lightrft.errors import ConfigError
 from lightrft.models.loading import load_model_config, load_tokenizer
+from lightrft.models.multimodal import Filler
 from lightrft.models.remote_teacher import RemoteTeacher
 from lightrft.models.teacher import check_vocabulary
 from lightrft.rewards.base import Reward
-from lightrft.trainer.run_data import load_run_data, run_reward
+from lightrft.trainer.run_data import load_run_data, load_text_or_vision_processor, run_reward
+from lightrft.types import Prompt
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,9 @@ class Inputs:
     """Checked, and ready to be used."""
 
     tokenizer: Any
+    processor: ModelProcessor
+    fillers: tuple[Filler, ...]  # for batches without pictures; () for text
+    media: dict[str, int]  # most images and videos of a prompt; {} for text
     prompts: PromptSet
     eval_prompts: PromptSet | None
     texts: TextSet | None  # for PTX
@@ -40,11 +47,15 @@ def load_inputs(config: Config) -> Inputs:
     Raises:
         UserError: any of it is missing or unusable, or there are fewer prompts than one step needs.
     """
-    load_model_config(config.pretrain, config.trust_remote_code)
-    tokenizer = load_tokenizer(config.pretrain, config.trust_remote_code)
+    load_model_config(config.pretrain, config.trust_remote_code, vision=config.modality == "vision")
+    processor = load_text_or_vision_processor(config)
+    tokenizer = processor.tokenizer
     estimator, policy_loss = _components(config)
     reward = run_reward(config)
-    data = load_run_data(config, TextProcessor(tokenizer), reward)
+    data = load_run_data(config, processor, reward)
+    media = _most_media([*data.prompts, *(data.eval_prompts or [])])
+    if media.get("video") and config.engine_type == "sglang":
+        raise ConfigError("--engine_type sglang takes no videos here: use --engine_type vllm or hf")
     texts = None
     if config.pretrain_data:
         text_options = TextOptions(strict_data=config.strict_data)
@@ -55,6 +66,9 @@ def load_inputs(config: Config) -> Inputs:
             print(f"{name}: {rows.report}", flush=True)
     return Inputs(
         tokenizer=tokenizer,
+        processor=processor,
+        fillers=_fillers(processor, media),
+        media=media,
         prompts=data.prompts,
         eval_prompts=data.eval_prompts,
         texts=texts,
@@ -64,6 +78,19 @@ def load_inputs(config: Config) -> Inputs:
         remote_teacher=_teacher(config, tokenizer) if estimator.needs_teacher else None,
         plan=config.plan(len(data.prompts)),
     )
+
+
+def _most_media(prompts: Sequence[Prompt]) -> dict[str, int]:
+    """The most images and videos that a prompt has; {} where no prompt has any."""
+    counts = {k: max((len(p.multimodal.get(k, ())) for p in prompts), default=0) for k in ("image", "video")}
+    return counts if any(counts.values()) else {}
+
+
+def _fillers(processor: ModelProcessor, media: Mapping[str, int]) -> tuple[Filler, ...]:
+    """One for each kind of picture that the data has: the same on all ranks, as all read the same data."""
+    if not isinstance(processor, VisionProcessor):
+        return ()
+    return tuple(Filler(*processor.filler(kind)) for kind, most in media.items() if most)
 
 
 def _components(config: Config) -> tuple[Estimator, PolicyLoss]:
@@ -90,7 +117,8 @@ def _teacher(config: Config, tokenizer: Any) -> RemoteTeacher | None:
             "--teacher_model_url"
         )
     flag = "--teacher_pretrain"
-    load_model_config(config.teacher_pretrain, config.trust_remote_code, flag=flag)
+    vision = config.modality == "vision"
+    load_model_config(config.teacher_pretrain, config.trust_remote_code, flag, vision)
     teacher_tokenizer = load_tokenizer(config.teacher_pretrain, config.trust_remote_code, flag=flag)
     check_vocabulary(tokenizer, teacher_tokenizer, flag)
     return None

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from lightrft.config.resolve import Config
-from lightrft.data.processors import Processor
+from lightrft.data.media import Limits
+from lightrft.data.multimodal import VisionProcessor
+from lightrft.data.parts import MediaOptions
+from lightrft.data.processors import ModelProcessor, Processor, TextProcessor
 from lightrft.data.prompts import PromptSet, load_prompts
 from lightrft.data.rows import LABEL_KEYS, REFERENCE_KEYS, PromptOptions
+from lightrft.models.loading import load_processor, load_tokenizer
 from lightrft.rewards.base import Reward
 from lightrft.rewards.build import RewardOptions, build_reward
 
@@ -39,6 +44,36 @@ def prompt_options(config: Config) -> PromptOptions:
     )
 
 
+def media_options(config: Config, unit: int) -> MediaOptions:
+    """What the multimodal flags say; `unit` is that of the processor."""
+    return MediaOptions(
+        images_key=config.images_key,
+        videos_key=config.videos_key,
+        max_images=config.limit_mm_image_per_prompt,
+        mixed=config.mixed_mm_data,
+        limits=Limits(config.min_pixels, config.max_pixels, unit),
+    )
+
+
+def load_text_or_vision_processor(config: Config) -> ModelProcessor:
+    """The processor of `--pretrain`, or the one that `--processor` names.
+
+    Raises:
+        ModelError: there is none.
+    """
+    if config.modality == "text":
+        return TextProcessor(load_tokenizer(config.pretrain, config.trust_remote_code))
+    given = config.processor or ""
+    elsewhere = bool(given) and (Path(given).is_dir() or "/" in given)
+    found = load_processor(
+        given if elsewhere else config.pretrain,
+        config.trust_remote_code,
+        "--processor" if elsewhere else "--pretrain",
+        "" if elsewhere else given,
+    )
+    return VisionProcessor(found)
+
+
 def run_reward(config: Config) -> Reward:
     """The reward of `--reward`. Its processes start with the first sample; close it when all is done."""
     return build_reward(config.reward, RewardOptions(timeout=config.reward_timeout))
@@ -60,6 +95,8 @@ def load_prompt_set(config: Config, flag: str, processor: Processor, reward: Rew
         RewardError: the reward's graders do not start, or its server cannot be asked.
     """
     options = prompt_options(config)
+    if isinstance(processor, VisionProcessor):
+        options = replace(options, media=media_options(config, processor.unit))
     if flag == "eval_data":
         options = replace(options, data_probs=None, split=EVAL_SPLIT)
     return gradable(load_prompts(config.values[flag], options, processor), reward, config.strict_data)

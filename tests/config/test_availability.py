@@ -87,10 +87,8 @@ def test_plots_are_refused_only_when_asked_for(make):
     ]
 
 
-def test_vision_is_refused_as_a_whole(make):
-    assert refusals(make(modality="vision"))[0] == (
-        "not available yet: vision-language training (train_vl.py)"
-    )
+def test_vision_runs(make):
+    assert refusals(make(modality="vision", images_key="image", freeze_prefix=True)) == []
 
 
 @pytest.mark.parametrize(

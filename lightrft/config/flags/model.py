@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lightrft.config.flag import AT_LEAST_0, AT_LEAST_1, POSITIVE, SHARE, Flag, Group, When
 
-VISION = "vision-language training"
 LORA = When("lora_rank")
 CRITIC = When("advantage_estimator", ("gae",))
 DISTILLATION = When("advantage_estimator", ("on_policy_distillation",))
@@ -120,19 +119,17 @@ MULTIMODAL = Group(
             "mixed_mm_data",
             "flag",
             False,
-            "the data mixes multimodal and text-only rows",
-            planned=VISION,
+            "the data mixes multimodal and text-only rows; without it the latter are dropped",
         ),
         Flag(
             "processor",
             "str",
             None,
-            "multimodal processor type",
+            "multimodal processor: a folder, a hub name, or the name of a class of transformers",
             default_text="auto-detected",
-            planned=VISION,
         ),
-        Flag("images_key", "str", "images", "column with a row's images", planned=VISION),
-        Flag("videos_key", "str", "videos", "column with a row's videos", planned=VISION),
+        Flag("images_key", "str", "images", "column with a row's images"),
+        Flag("videos_key", "str", "videos", "column with a row's videos"),
         Flag(
             "min_pixels",
             "int",
@@ -140,7 +137,6 @@ MULTIMODAL = Group(
             "smallest image, in pixels; smaller ones are enlarged",
             default_text="the processor's own",
             range=POSITIVE,
-            planned=VISION,
         ),
         Flag(
             "max_pixels",
@@ -149,7 +145,6 @@ MULTIMODAL = Group(
             "largest image, in pixels; larger ones are shrunk",
             default_text="the processor's own",
             range=POSITIVE,
-            planned=VISION,
         ),
         Flag(
             "limit_mm_image_per_prompt",
@@ -157,8 +152,7 @@ MULTIMODAL = Group(
             10,
             "most images in one prompt; a row with more is dropped",
             range=AT_LEAST_1,
-            planned=VISION,
         ),
-        Flag("freeze_prefix", "flag", False, "keep the vision tower's weights as they are", planned=VISION),
+        Flag("freeze_prefix", "flag", False, "keep the vision tower's weights as they are"),
     ),
 )
