@@ -307,8 +307,8 @@ PIPELINE = [
         ),
         (
             "hidden state of the token itself",
-            "last_hidden_state[:, :-1][wanted]",
-            "last_hidden_state[:, 1:][wanted]",
+            "hidden[:, :-1][wanted]",
+            "hidden[:, 1:][wanted]",
         ),
         ("temperature dropped", "logits = logits / (", "logits = logits / (1.0 or "),
         ("temperature multiplied", "logits = logits / (", "logits = logits * ("),
