@@ -22,7 +22,7 @@ KINDS = {"algorithms/advantages": "--advantage_estimator", "algorithms/losses": 
 CHOICES = [(package, value) for package in KINDS for value in registry.names(package)]
 # Of deepspeed, torchrun and argparse; `--flag` stands for any flag.
 NOT_OURS = {"for", "nproc-per-node", "nnodes", "num_accelerators", "hostfile", "master_port", "help", "flag"}
-TOOLS = {"html", "data", "rollouts"}  # flags of the programs beside training
+TOOLS = {"html", "data", "rollouts", "split", "out"}  # flags of the programs beside training
 # Phases that are timed and lie outside every step.
 BETWEEN_STEPS = {"time/evaluate", "time/save"}
 

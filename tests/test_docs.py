@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PLACEHOLDERS = {"path/to/a/chat/model": "MODEL", "train.jsonl": "DATA", "test.jsonl": "DATA"}
+PLACEHOLDERS = {
+    "path/to/a/vision/model": "MODEL",
+    "path/to/a/chat/model": "MODEL",
+    "train.jsonl": "DATA",
+    "test.jsonl": "DATA",
+}
 
 
 @pytest.fixture
@@ -19,11 +24,11 @@ def data(tmp_path):
     return path
 
 
-def dry_run(words, tiny_model, data):
+def dry_run(words, tiny_model, data, script="train.py"):
     names = {"MODEL": str(tiny_model), "DATA": str(data)}
     words = [names.get(PLACEHOLDERS.get(w, ""), w) for w in words]
     return subprocess.run(
-        [sys.executable, ROOT / "train.py", *words, "--dry_run", "--num_gpus", "8"],
+        [sys.executable, ROOT / script, *words, "--dry_run", "--num_gpus", "8"],
         capture_output=True,
         text=True,
         check=False,
@@ -43,7 +48,8 @@ def test_the_readmes_launch_command_passes_a_dry_run(tiny_model, data):
 
 def example_words(script, **variables):
     """The words that a launch script would hand to train.py, by letting bash expand it."""
-    text = (ROOT / "examples" / script).read_text().replace("exec $LAUNCH train.py", "printf '%s\\0'")
+    text = (ROOT / "examples" / script).read_text()
+    text = re.sub(r"exec \$LAUNCH train(_vl)?\.py", r"printf '%s\\0'", text)
     settings = "".join(f"{k}={shlex.quote(v)} " for k, v in variables.items())
     done = subprocess.run(
         ["bash", "-c", f"export {settings}; {text.replace('cd ', ': ')}"],
@@ -62,6 +68,33 @@ def test_the_gsm8k_script_passes_a_dry_run(tiny_model, data):
     assert done.returncode == 0, done.stderr
     assert "not available yet" not in done.stderr
     assert r"\boxed{}" in " ".join(words)
+
+
+@pytest.fixture(scope="module")
+def vision_model(tmp_path_factory):
+    from lightrft.tools.tiny_vision import make_random_vlm
+
+    return make_random_vlm(tmp_path_factory.mktemp("vlm") / "model")
+
+
+def test_the_vision_script_passes_a_dry_run(vision_model, data):
+    files = {"TRAIN_DATA": str(data), "EVAL_DATA": str(data)}
+    words = example_words("geo3k_grpo_vl.sh", PRETRAIN=str(vision_model), **files)
+    done = dry_run(words, vision_model, data, "train_vl.py")
+    assert done.returncode == 0, done.stderr
+    assert "not available yet" not in done.stderr
+    assert r"\boxed{}" in " ".join(words)
+
+
+def test_the_vision_pages_commands_pass_a_dry_run(vision_model, data):
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "vision.md").read_text(), re.DOTALL)
+    commands = [shlex.split(line) for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    runs = [words for words in commands if "train_vl.py" in words]
+    assert len(runs) >= 2
+    for words in runs:
+        done = dry_run(words[words.index("train_vl.py") + 1 :], vision_model, data, "train_vl.py")
+        assert done.returncode == 0, done.stderr
+        assert "not available yet" not in done.stderr
 
 
 @pytest.mark.parametrize("script", sorted(p.name for p in (ROOT / "examples").glob("*.sh")))

@@ -127,8 +127,8 @@ def continue_behind_videos(model: PreTrainedModel) -> None:
     """Make the model's `get_rope_index` place what follows a video behind the video's last position.
 
     So Qwen2.5-VL was trained ("the text start position_ids as the max vision position_ids plus 1"), and so
-    vLLM and SGLang do; transformers 5.3 to at least 5.17 look at height and width alone, and a long video
-    then shares its positions with the text after it. In place, so that `generate` has it, too.
+    vLLM does; transformers 5.17 looks at height and width alone, and a long video then shares positions with
+    the text after it. In place, so that `generate` has it, too.
     """
     compute = getattr(model.base_model, "get_rope_index", None)
     if compute is None or "mm_token_type_ids" not in inspect.signature(compute).parameters:

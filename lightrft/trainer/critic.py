@@ -68,7 +68,13 @@ class CriticUpdater:
 
     def _loss(self, part: Experience, denominator: Tensor, metrics: MetricSums) -> Tensor:
         batch = part.to(self.optimizer.device)
-        values = self.optimizer.model(batch.input_ids, batch.attention_mask, batch.response_mask)
+        values = self.optimizer.model(
+            batch.input_ids,
+            batch.attention_mask,
+            batch.response_mask,
+            position_ids=batch.position_ids,
+            multimodal=batch.multimodal,
+        )
         assert batch.values is not None and batch.returns is not None
         losses, clipped = value_loss(
             values, batch.values, batch.returns, batch.response_mask, self.value_clip

@@ -68,7 +68,7 @@ def test_a_derived_reward_is_refused_with_its_reason(make):
     assert message.startswith(
         "not available yet: --reward model, because reward_pretrain is given (reward models"
     )
-    assert message.endswith("give --reward gsm8k, math, exact_match or format")
+    assert message.endswith("give --reward gsm8k, math, exact_match, format, geo3k or multiple_choice")
 
 
 def test_components_of_your_own_are_available(make):

@@ -55,7 +55,7 @@ def test_help_shows_every_flag_with_its_default(capsys):
     assert "  --max_len N                     longest sequence, prompt + response, in tokens [4096]" in text
     assert "one of k1, k2, k3 [k3]" in text
     assert "one of vllm, sglang, hf [vllm]" in " ".join(text.split())
-    assert "(planned: geo3k, multiple_choice, length, model, remote)" in " ".join(text.split())
+    assert "(planned: length, model, remote)" in " ".join(text.split())
     assert "local_rank" not in text
     assert max(map(len, text.splitlines())) <= 110
     positions = [text.index(f"\n{name}:") for name in ("model", "training", "batch size", "rewards")]

@@ -97,13 +97,16 @@ def test_references_are_checked_before_training(rollouts):
     ("words", "message"),
     [
         (["gsm8"], "--reward gsm8: unknown; did you mean gsm8k?"),
-        (["nonsense"], r"unknown; choose from exact_match, format, gsm8k, math, or give path/to/file\.py:fu"),
+        (
+            ["nonsense"],
+            r"unknown; choose from exact_match, format, geo3k, gsm8k, math, multiple_choice, or give path/to",
+        ),
         (["model"], r"--reward model: not available yet \(reward models\); choose from"),
         (["remote:0.5"], r"--reward remote: not available yet \(remote reward servers\)"),
         (["math:heavy"], r"--reward math:heavy: the weight 'heavy' is not a number: write math:0\.5"),
         (["math:nan"], "the weight must be finite"),
         (["math", "math:2"], "math is given twice"),
-        ([], "--reward: give at least one of exact_match, format, gsm8k, math"),
+        ([], "--reward: give at least one of exact_match, format, geo3k, gsm8k, math, multiple_choice"),
         (["missing.py:f"], r"there is no file missing\.py"),
     ],
 )

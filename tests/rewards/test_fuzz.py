@@ -37,7 +37,7 @@ def reward(request):
 )
 @given(responses=st.lists(RESPONSES, max_size=8))
 def test_any_text_gets_a_score_in_its_place(reward, responses):
-    prompt = Prompt(0, [1], "", ["42", r"\frac{1}{2}"])
+    prompt = Prompt(0, [1], "", ["42", r"\frac{1}{2}", "B"])
     marked = [r"\boxed{42}", *responses, r"\boxed{42}"]
     result = reward([Rollout(prompt, i, [2], text, "stop") for i, text in enumerate(marked)])
     assert len(result.rewards) == len(marked)

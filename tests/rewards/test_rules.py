@@ -23,12 +23,13 @@ def test_every_rule_keeps_the_contract(name):
     assert list(inspect.signature(rule.score).parameters) == ["response", "references"]
     assert isinstance(rule.IN_PROCESS, bool)
     assert isinstance(rule.NEEDS_REFERENCES, bool)
-    verdict = rule.score(response=THOUGHT, references=["42"])
+    thought, gold = (r"\boxed{B}", "B") if name == "multiple_choice" else (THOUGHT, "42")
+    verdict = rule.score(response=thought, references=[gold])
     assert set(verdict.parts) == set(rule.PARTS)
     assert verdict.status == "ok"
     if rule.NEEDS_REFERENCES and name != "exact_match":
         assert rule.check_reference("I don't know") is not None
-        assert rule.score(response=THOUGHT, references=["I don't know"]).value is None
+        assert rule.score(response=thought, references=["I don't know"]).value is None
 
 
 def test_rules_import_no_torch():

@@ -95,8 +95,6 @@ REWARDS = Group(
             metavar="NAME[:W] ...",
             user_file=True,
             planned_choices={
-                "geo3k": "the geo3k rule",
-                "multiple_choice": "the multiple_choice rule",
                 "length": "the length rule",
                 "model": "reward models",
                 "remote": "remote reward servers",
