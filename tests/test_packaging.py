@@ -39,7 +39,7 @@ def pins() -> dict[str, str]:
 
 def test_every_requirement_that_is_set_up_has_a_pin_that_it_allows() -> None:
     pinned = pins()
-    for text in CORE + EXTRAS["wandb"] + EXTRAS["dev"]:
+    for text in CORE + EXTRAS["wandb"] + EXTRAS["vision"] + EXTRAS["dev"]:
         requirement = Requirement(text)
         version = pinned[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version), text

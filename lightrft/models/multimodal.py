@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 
 from lightrft.data.multimodal import ALIGNED, batch_features
 
+AXES = 3  # of M-RoPE: time, height, width
 Features = Mapping[str, Tensor]  # of one row: what `Processor.features` gives
 _VISION_TOKEN = re.compile(r"(image|video|vision|audio)(_\w+)?_token_(id|index)")
 
@@ -98,7 +99,8 @@ def model_inputs(
 def rope_positions(
     model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor, rows: Sequence[Features]
 ) -> Tensor | None:
-    """`[B, T, A]` int64 on the device of `input_ids` by the model's own `get_rope_index`, one row at a time.
+    """`[B, T, A]` int64 on the device of `input_ids`, by the model's own `get_rope_index` of each prompt; a
+    response goes on behind it, one by one.
 
     None where the model has none, or no row has pictures: positions are 0, 1, … then, and the model makes
     them itself. Padding has position 0.
@@ -107,20 +109,21 @@ def rope_positions(
     if compute is None or not any(rows):
         return None
     accepted = inspect.signature(compute).parameters
-    out = None
+    prompts: dict[int, Tensor] = {}  # by the identity of a row: the samples of a prompt share it
+    out = torch.zeros(*input_ids.shape, AXES, dtype=torch.long)
     for i, row in enumerate(rows):
         length = int(attention_mask[i].sum())
-        ids = input_ids[i : i + 1, :length].cpu()
-        if row:
-            features = batch_features([row], [length], length)
-            known = {name: value.cpu() for name, value in features.items() if name in accepted}
-            positions = compute(ids, attention_mask=torch.ones_like(ids), **known)[0]
-        else:
-            positions = torch.arange(length).expand(3, 1, length)
-        if out is None:
-            out = torch.zeros(*input_ids.shape, len(positions), dtype=torch.long)
-        out[i, :length] = positions[:, 0].T
-    return None if out is None else out.to(input_ids.device)
+        if row and id(row) not in prompts:
+            widths = (value.shape[1] for name, value in row.items() if name.endswith(ALIGNED))
+            width = next(widths, length)
+            ids = input_ids[i : i + 1, :width].cpu()
+            known = {name: value.cpu() for name, value in row.items() if name in accepted}
+            prompts[id(row)] = compute(ids, attention_mask=torch.ones_like(ids), **known)[0][:, 0].T
+        prompt = prompts[id(row)] if row else out.new_zeros(0, AXES)
+        start = int(prompt.max()) + 1 if len(prompt) else 0
+        response = torch.arange(start, start + length - len(prompt)).unsqueeze(-1)
+        out[i, :length] = torch.cat([prompt, response.expand(-1, AXES)])
+    return out.to(input_ids.device)
 
 
 def continue_behind_videos(model: PreTrainedModel) -> None:

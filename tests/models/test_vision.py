@@ -75,6 +75,21 @@ def test_vision_samples_score_alike_in_any_batch_and_with_given_positions(seer):
     assert whole[2].abs().sum() > 1
 
 
+def test_vision_positions_of_prompt_and_response_are_the_models_own(seer):
+    _, model, processor, prompts = seer
+    batch = batch_of([prompts[0], prompts[0], prompts[1]], processor)
+    ours = rope_positions(model, batch.input_ids, batch.attention_mask, batch.multimodal)
+    for i in range(3):
+        n = int(batch.attention_mask[i].sum())
+        row = dict(batch.multimodal[i])
+        pad = n - row["mm_token_type_ids"].shape[1]
+        row["mm_token_type_ids"] = torch.nn.functional.pad(row["mm_token_type_ids"], (0, pad))
+        row.pop("pixel_values")
+        own = model.model.get_rope_index(batch.input_ids[i : i + 1, :n], **row)[0]
+        assert torch.equal(ours[i, :n].T, own[:, 0])
+        assert not ours[i, n:].any()
+
+
 def test_vision_pictures_matter_and_so_does_their_order(seer):
     _, model, processor, prompts = seer
     policy, batch = policy_of(model, processor), batch_of(prompts[:1], processor)

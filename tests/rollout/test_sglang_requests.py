@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import math
 
 import pytest
 import torch
+from PIL import Image
 
+from lightrft.data.media import Picture
 from lightrft.errors import EngineError
 from lightrft.rollout import sglang_requests
 from lightrft.rollout.base import EngineOptions, SamplingOptions
@@ -179,3 +182,40 @@ def test_a_request_that_fails_ends_the_generation():
 
     with pytest.raises(ValueError, match="too long"):
         asyncio.run(Generation(refuse, SamplingOptions(max_len=64), [2]).run(PROMPTS, 0, 5.0))
+
+
+class Seer(Server):
+    """Answers requests with pictures: says how many prompt tokens it has seen."""
+
+    def __init__(self, prompt_tokens):
+        super().__init__()
+        self.prompt_tokens, self.images = prompt_tokens, []
+
+    async def send(self, input_ids, sampling_params, return_logprob, image_data=None):
+        self.images.append(image_data)
+        out = await super().send(input_ids, sampling_params, return_logprob)
+        extra = len(input_ids) - 2
+        return {**out, "meta_info": {**out["meta_info"], "prompt_tokens": self.prompt_tokens + extra}}
+
+
+def seeing_prompt():
+    buffer = io.BytesIO()
+    Image.new("RGB", (28, 56), "red").save(buffer, "PNG")
+    multimodal = {"image": (Picture("red", data=buffer.getvalue()),), "prompt_ids": [10, 99]}
+    return Prompt(0, [10, 99, 99], "", multimodal=multimodal, source="a.jsonl:1")
+
+
+def test_vision_prompts_go_with_one_placeholder_and_their_images():
+    server = Seer(prompt_tokens=3)
+    sampling = SamplingOptions(n=2, max_new_tokens=4, first_token_temperature=9.0, max_len=64)
+    asyncio.run(Generation(server.send, sampling, [2]).run([seeing_prompt()], 0, 5.0))
+    assert all(ids[:2] == [10, 99] for ids, *_ in server.seen)
+    assert {image.size for [image] in server.images} == {(28, 56)}
+    assert len(server.seen) == 5  # the prefill, and for each sample its hot first token and the rest
+
+
+def test_vision_an_engine_that_prepares_images_differently_is_named():
+    server = Seer(prompt_tokens=4)
+    generation = Generation(server.send, SamplingOptions(max_len=64), [2])
+    with pytest.raises(EngineError, match=r"a.jsonl:1: SGLang sees 4 prompt tokens where the trainer sees 3"):
+        asyncio.run(generation.run([seeing_prompt()], 0, 5.0))
