@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,17 @@ def test_vision_critic_and_resume(vision_model, vision_data, tmp_path):
     assert len(first) == 4
     for m in first[2:]:
         assert second[m["step"]]["policy/loss"] == m["policy/loss"]
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_vision_rows_of_text_alone_run_as_well(vision_model, vision_data, tmp_path):
+    rows = [{"input": f"{i}?", "reference": str(i)} for i in range(4)]
+    path = tmp_path / "text.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    changes = {"prompt_data": path, "eval_data": None, "engine_type": "vllm", "processor": vision_model}
+    done = python(*words(vision_model, vision_data, tmp_path / "out", **changes))
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert metrics(tmp_path / "out")[0]["rollout/logprob_gap_max"] < 1e-4
 
 
 def test_vision_doors_name_each_other(vision_model, tiny_model, vision_data, tmp_path):

@@ -53,7 +53,7 @@ def load_inputs(config: Config) -> Inputs:
     estimator, policy_loss = _components(config)
     reward = run_reward(config)
     data = load_run_data(config, processor, reward)
-    media = _most_media([*data.prompts, *(data.eval_prompts or [])])
+    media = {} if config.modality == "text" else _most_media([*data.prompts, *(data.eval_prompts or [])])
     if media.get("video") and config.engine_type == "sglang":
         raise ConfigError("--engine_type sglang takes no videos here: use --engine_type vllm or hf")
     texts = None
@@ -81,9 +81,9 @@ def load_inputs(config: Config) -> Inputs:
 
 
 def _most_media(prompts: Sequence[Prompt]) -> dict[str, int]:
-    """The most images and videos that a prompt has; {} where no prompt has any."""
+    """The most images and videos that a prompt has; room for an image even where none has any."""
     counts = {k: max((len(p.multimodal.get(k, ())) for p in prompts), default=0) for k in ("image", "video")}
-    return counts if any(counts.values()) else {}
+    return counts | {"image": max(1, counts["image"])}
 
 
 def _fillers(processor: ModelProcessor, media: Mapping[str, int]) -> tuple[Filler, ...]:

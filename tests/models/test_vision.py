@@ -178,6 +178,16 @@ def test_vision_a_text_model_is_refused_by_name_and_has_nothing_to_freeze(tiny_m
         freeze_tower(load_causal_lm(ModelOptions(str(tiny_model))))
 
 
+def test_vision_a_processor_class_can_be_named(seer):
+    folder, _, _, _ = seer
+    named = load_processor(str(folder), kind="Qwen2VLProcessor")
+    assert type(named).__name__ == "Qwen2VLProcessor"
+    with pytest.raises(
+        ModelError, match="--processor Nonsense: no folder, no hub name and no processor class"
+    ):
+        load_processor(str(folder), kind="Nonsense")
+
+
 def test_vision_text_after_a_video_begins_behind_its_last_position(tmp_path):
     """By hand: a clip of 3 x 1 x 1 positions, 4 tokens a second, 1 second each: 0, 4, 8; then text at 9."""
     model = load_causal_lm(ModelOptions(str(make_random_vlm(tmp_path / "m")), vision=True))
