@@ -53,7 +53,9 @@ def make_processor(family: str, tokenizer: PreTrainedTokenizerFast, max_pixels: 
 
     patch = 16 if family == "qwen3_vl" else 14
     size = {"shortest_edge": (2 * patch) ** 2, "longest_edge": max_pixels}
-    sizes = {"size": size, "patch_size": patch, "merge_size": 2, "temporal_patch_size": 2}
+    sizes: dict[str, Any] = {"size": size, "patch_size": patch, "merge_size": 2, "temporal_patch_size": 2}
+    if family == "qwen3_vl":  # as its video processor has it; engines normalise both alike
+        sizes |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     names = {
         "qwen2_vl": ("Qwen2VLProcessor", "Qwen2VLVideoProcessor"),
         "qwen2_5_vl": ("Qwen2_5_VLProcessor", "Qwen2VLVideoProcessor"),

@@ -20,6 +20,7 @@ LIMIT = 1e-4  # float32
 CASES = [
     ("qwen2_vl", "vllm", 1, [0, 1]),
     ("qwen2_5_vl", "vllm", 1, [0, 2]),
+    ("qwen3_vl", "vllm", 1, [0]),
     ("qwen2_5_vl", "vllm", 2, [3]),
     ("qwen2_5_vl", "hf", 2, [3, 2]),
 ]
