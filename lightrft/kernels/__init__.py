@@ -1,0 +1,1 @@
+"""Kernels of our own. `linear_logprob` is the public one."""
