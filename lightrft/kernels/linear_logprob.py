@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Literal, get_args
 
 import torch
@@ -59,8 +60,10 @@ def linear_logprob(
 
 def row_kernels(impl: Impl, hidden: Tensor) -> RowKernels:
     """The kernels that `impl` names; float64 is torch's, as an oracle's dtype."""
-    wants_triton = impl == "triton" or (impl == "auto" and hidden.is_cuda)
+    wants_triton = impl == "triton" or (impl == "auto" and hidden.is_cuda and find_spec("triton"))
     if wants_triton and hidden.dtype != torch.float64:
+        if find_spec("triton") is None:
+            raise ValueError("impl ('triton') needs the package triton, and it is not installed: use 'auto'")
         from lightrft.kernels.triton_logprob import TritonRows
 
         return TritonRows()

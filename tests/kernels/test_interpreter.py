@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton comes with vLLM and torch's GPU builds")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels run on the GPU")
 def test_the_kernels_in_the_interpreter():
     done = subprocess.run(
