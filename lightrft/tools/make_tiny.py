@@ -1,6 +1,7 @@
 """Make a tiny model on the spot: no hub, no download, seconds on a CPU.
 
     python -m lightrft.tools.make_tiny adder OUT     # the quick start: half-taught addition, and its data
+    python -m lightrft.tools.make_tiny shapes OUT    # the vision quick start: half-taught counting, data
     python -m lightrft.tools.make_tiny random OUT    # random weights
     python -m lightrft.tools.make_tiny vision OUT    # a random vision-language model, with its processor
 
@@ -138,12 +139,13 @@ def make_random_llama(
 
 def main(argv: list[str] | None = None) -> None:
     """The command line."""
-    from lightrft.tools import adder, tiny_vision  # they build on this module
+    from lightrft.tools import adder, shapes, tiny_vision  # they build on this module
 
     parser = argparse.ArgumentParser(prog="python -m lightrft.tools.make_tiny", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(dest="command", required=True)
     adder.add_command(commands)
+    shapes.add_command(commands)
     tiny_vision.add_command(commands)
     random = commands.add_parser("random", help="random weights", allow_abbrev=False)
     random.add_argument("out", type=Path, help="folder to write")
@@ -158,6 +160,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         if args.command == "adder":
             adder.run(args)
+        elif args.command == "shapes":
+            shapes.run(args)
         elif args.command == "vision":
             tiny_vision.run(args)
         else:
