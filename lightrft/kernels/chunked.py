@@ -140,6 +140,7 @@ class _Backward:
                 products.hidden_gradient(dlogits, self.weight, out, self.scale)
                 if isinstance(chosen, Tensor):
                     self.dhidden.index_copy_(0, chosen, part)
+            del dlogits  # a view of `kept`: the last one would hold it while the gradient is narrowed
         del self.kept, self.room
         return self._finished()
 
