@@ -1,0 +1,120 @@
+"""Reward models: where the score is read, against transformers and by hand, and what is refused."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from lightrft.errors import ModelError
+from lightrft.models.loading import ModelOptions
+from lightrft.models.reward_model import last_kept, load_reward_model
+
+PAD = 0
+TEXTS = [[5, 6, 7, 8, 9, 10], [11, 12, 13], [14]]
+WITH_PAD_IDS = [[5, PAD, 7, 8, PAD], [11, PAD, 13]]  # the id of the pad token, as a token of the text
+
+
+def options(path, **settings):
+    return ModelOptions(str(path), flag="--reward_pretrain", **settings)
+
+
+def make_classifier(tiny_model, folder, labels=1):
+    config = AutoConfig.from_pretrained(tiny_model, num_labels=labels, pad_token_id=PAD)
+    torch.manual_seed(5)
+    model = AutoModelForSequenceClassification.from_config(config)
+    with torch.no_grad():
+        model.score.weight.normal_()  # scores of the size of 1, so that a tolerance means something
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def checkpoint(tiny_model, tmp_path):
+    return make_classifier(tiny_model, tmp_path / "rm")
+
+
+def padded(texts, side):
+    width = max(len(text) for text in texts) + 2  # no row is free of padding
+    ids, mask = torch.full((len(texts), width), PAD), torch.zeros(len(texts), width, dtype=torch.int64)
+    for row, text in enumerate(texts):
+        place = slice(0, len(text)) if side == "right" else slice(width - len(text), width)
+        ids[row, place], mask[row, place] = torch.tensor(text), 1
+    return ids, mask
+
+
+@torch.no_grad()
+def by_hand(checkpoint, texts):
+    """Each text alone and unpadded: the hidden state of its last token, times the head."""
+    model = AutoModelForSequenceClassification.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    hidden = [model.model(torch.tensor([text])).last_hidden_state[0, -1] for text in texts]
+    return torch.stack([model.score.weight[0] @ state for state in hidden])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("texts", [TEXTS, WITH_PAD_IDS], ids=["plain", "pad ids in the text"])
+def test_a_score_is_read_at_the_last_token_of_the_mask(checkpoint, texts, side):
+    scores = load_reward_model(options(checkpoint))(*padded(texts, side))
+    expected = by_hand(checkpoint, texts)
+    assert scores.dtype == torch.float32
+    assert (
+        expected.diff().abs().min() > 1e-2
+    )  # rows that could be mistaken for each other would prove nothing
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_scores_are_those_of_transformers_where_no_text_holds_the_pad_id(checkpoint):
+    ids, mask = padded(TEXTS, "right")
+    oracle = AutoModelForSequenceClassification.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    expected = oracle(input_ids=ids, attention_mask=mask).logits[:, 0]
+    scores = load_reward_model(options(checkpoint))(ids, mask)
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
+
+
+def test_a_reward_model_is_frozen_and_in_the_asked_dtype(checkpoint):
+    model = load_reward_model(options(checkpoint, dtype=torch.bfloat16))
+    scores = model(*padded(TEXTS, "right"))
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert not any(p.requires_grad for p in model.parameters())
+    assert not any(module.training for module in model.modules())
+    assert scores.dtype == torch.float32
+    assert not scores.requires_grad
+
+
+def test_a_score_that_is_not_finite_is_never_made_a_number(checkpoint):
+    model = load_reward_model(options(checkpoint))
+    with torch.no_grad():
+        model.model.score.weight.fill_(float("nan"))
+    assert model(*padded(TEXTS, "right")).isnan().all()
+
+
+def test_the_last_kept_token_by_hand():
+    mask = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1]])
+    assert last_kept(mask).tolist() == [1, 3, 2, 3]
+    with pytest.raises(ValueError, match=r"rows \[1\] of 2 have no token"):
+        last_kept(torch.tensor([[1, 0], [0, 0]]))
+
+
+def test_a_language_model_is_refused(tiny_model):
+    with pytest.raises(ModelError, match=r"--reward_pretrain .*ForCausalLM.*made up at random"):
+        load_reward_model(options(tiny_model))
+
+
+def test_several_labels_are_refused(tiny_model, tmp_path):
+    with pytest.raises(ModelError, match="3 labels; a reward model has 1"):
+        load_reward_model(options(make_classifier(tiny_model, tmp_path / "three", labels=3)))
+
+
+def test_a_checkpoint_without_its_head_is_refused(checkpoint):
+    weights = checkpoint / "model.safetensors"
+    kept = {name: tensor for name, tensor in load_file(weights).items() if name != "score.weight"}
+    save_file(kept, weights, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks 1 weights of the model: score\.weight"):
+        load_reward_model(options(checkpoint))
+
+
+def test_the_checkpoints_of_these_tests_name_their_architecture(checkpoint):
+    (architecture,) = json.loads((checkpoint / "config.json").read_text())["architectures"]
+    assert architecture.endswith("ForSequenceClassification")
