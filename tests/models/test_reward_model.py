@@ -5,7 +5,14 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+)
 
 from lightrft.errors import ModelError
 from lightrft.models.loading import ModelOptions
@@ -73,6 +80,28 @@ def test_scores_are_those_of_transformers_where_no_text_holds_the_pad_id(checkpo
     torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
 
 
+@torch.no_grad()
+def test_padding_does_not_move_absolute_positions(tmp_path):
+    """Rotary positions are relative, so a Llama hides a shift; GPT-2's learned ones do not."""
+    config = GPT2Config(
+        vocab_size=32, n_positions=16, n_embd=16, n_layer=2, n_head=2, num_labels=1, pad_token_id=PAD
+    )
+    torch.manual_seed(5)
+    oracle = GPT2ForSequenceClassification(config).eval()
+    oracle.score.weight.normal_()
+    oracle.transformer.wpe.weight.normal_()
+    oracle.save_pretrained(tmp_path)
+    expected = torch.cat([oracle(torch.tensor([text])).logits[:, 0] for text in TEXTS])
+    model = load_reward_model(options(tmp_path))
+    for side in ("left", "right"):
+        torch.testing.assert_close(model(*padded(TEXTS, side)), expected, rtol=0, atol=1e-5)
+
+
+def test_no_graph_is_kept_even_where_parameters_could_have_gradients(checkpoint):
+    model = load_reward_model(options(checkpoint)).requires_grad_(True)
+    assert model(*padded(TEXTS, "right")).grad_fn is None
+
+
 def test_a_reward_model_is_frozen_and_in_the_asked_dtype(checkpoint):
     model = load_reward_model(options(checkpoint, dtype=torch.bfloat16))
     scores = model(*padded(TEXTS, "right"))
@@ -105,6 +134,20 @@ def test_a_language_model_is_refused(tiny_model):
 def test_several_labels_are_refused(tiny_model, tmp_path):
     with pytest.raises(ModelError, match="3 labels; a reward model has 1"):
         load_reward_model(options(make_classifier(tiny_model, tmp_path / "three", labels=3)))
+
+
+def test_an_encoder_is_refused_by_its_head(tmp_path):
+    config = BertConfig(
+        vocab_size=32,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=1,
+    )
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="BertForSequenceClassification has no head named 'score'"):
+        load_reward_model(options(tmp_path))
 
 
 def test_a_checkpoint_without_its_head_is_refused(checkpoint):
