@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.ranks import LIMIT_S, WORLDS, launch
+from tests.reward_models import make_reward_model
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -228,3 +229,33 @@ def test_bad_input_is_one_message_and_exit_code_2(tiny_model, data, tmp_path, ch
     assert done.returncode == 2, done.stdout + done.stderr
     assert word in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_reward_models_judge_and_are_the_same_in_shards(tiny_model, data, tmp_path):
+    """Two models by weight with a rule; two ranks under ZeRO-3 see the rewards of one."""
+    models = [
+        make_reward_model(tiny_model, tmp_path / name, seed=seed) for name, seed in (("a", 5), ("b", 6))
+    ]
+    changes = {
+        "reward_pretrain": f"a={models[0]},b={models[1]}",
+        "reward": ["model.a:0.7", "model.b:0.3", "format"],
+        "rollout_batch_size": 8,
+        "train_batch_size": 16,
+        "micro_rollout_batch_size": 3,
+    }
+    done = python(*flags(tiny_model, data, tmp_path / "one", **changes))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    steps = metrics(tmp_path / "one")
+    assert len(steps) == 2
+    for m in steps:
+        total = 0.7 * m["reward/model.a"] + 0.3 * m["reward/model.b"] + m["reward/format"]
+        assert m["rollout/reward"] == pytest.approx(total, abs=1e-5)
+        assert m["rollout/excluded_share"] == 0
+        assert m["policy/grad_norm"] > 1e-3
+    if 2 in WORLDS:
+        words = flags(tiny_model, data, tmp_path / "two", zero_stage=3, **changes)
+        done = launch(2, [TRAIN, *map(str, words)])
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        for a, b in zip(steps, metrics(tmp_path / "two"), strict=True):
+            for name in ("reward/model.a", "reward/model.b", "policy/loss"):
+                assert b[name] == pytest.approx(a[name], abs=1e-4), (a["step"], name)

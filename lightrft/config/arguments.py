@@ -15,7 +15,7 @@ from lightrft.config.credentials import HIDDEN, hide_secrets, is_secret_name
 from lightrft.config.flag import Flag
 from lightrft.config.flags import ALIASES, FLAGS, GROUPS
 from lightrft.config.messages import listed
-from lightrft.config.reward_spec import parse_reward
+from lightrft.config.reward_spec import parse_reward, parse_reward_models
 from lightrft.errors import ConfigError
 from lightrft.registry import is_user_path
 
@@ -121,6 +121,8 @@ def convert(flag: Flag, words: Sequence[str | None]) -> Any:
         return _json_object(text)
     if flag.kind == "str" and not text:
         raise ValueError("is empty: leave the flag out, or give a value")
+    if flag.name == "reward_pretrain":
+        parse_reward_models(text)
     value: Any = _number(flag, text) if flag.kind in ("int", "float") else text
     if flag.choices:
         _check_choice(flag, value)
@@ -145,7 +147,7 @@ def _check_choice(flag: Flag, value: Any) -> None:
     if flag.kind == "words":
         if flag.name != "reward":
             return
-        name = parse_reward(value).name
+        name = parse_reward(value).kind
     if name in flag.choices or (flag.user_file and is_user_path(name)):
         return
     close = difflib.get_close_matches(str(name), list(map(str, flag.choices)), n=1)

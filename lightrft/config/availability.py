@@ -19,7 +19,7 @@ USER_FILE = "path.py:Object"
 
 def choice_key(flag: Flag, value: Any) -> Any:
     """The entry of `flag.planned_choices` that speaks for `value`."""
-    name = parse_reward(value).name if flag.name == "reward" else value
+    name = parse_reward(value).kind if flag.name == "reward" else value
     return USER_FILE if flag.user_file and is_user_path(str(name)) else name
 
 
@@ -49,7 +49,7 @@ def _missing_for(when: When) -> str:
 
 def acts(config: Config, flag: Flag) -> bool:
     """Whether one of the settings that `flag` needs holds in this run."""
-    rewards = [spec.name for spec in config.rewards]
+    rewards = [spec.kind for spec in config.rewards]
     values = {**config.values, "reward": rewards}
     return not flag.acts_when or any(when.holds(values[when.flag]) for when in flag.acts_when)
 

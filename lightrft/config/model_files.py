@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ TOKENIZER_FILES = (
     "tiktoken.model",
     "tekken.json",
 )
+REWARD_ARCHITECTURE = "ForSequenceClassification"
+REWARD_HEAD = "score"  # what transformers calls the head of a classifier made of a decoder
 _VISION_KEYS = ("vision_config", "vision_tower", "mm_vision_tower", "visual")
 _POINTER = b"version https://git-lfs"
 
@@ -32,6 +34,22 @@ def model_folder(name: str, hub: Hub) -> Path | None:
     return hub.model_folder(name) if is_hub_name(name) else None
 
 
+def absence(name: str, hub: Hub) -> str | None:
+    """Why there is no folder of the model `name`, nor one to be fetched; None where there may be."""
+    if model_folder(name, hub) is not None:
+        return None
+    if Path(name).exists():
+        return "it is a file: give the folder with config.json, tokenizer and weights"
+    if not is_hub_name(name):
+        return "there is no such folder, and it is not a hub name (org/name)"
+    if hub.offline:
+        return (
+            f"not in the cache {hub.cache}, and HF_HUB_OFFLINE forbids to fetch it: unset that variable, or "
+            "give a local folder"
+        )
+    return None
+
+
 def read_config(folder: Path | None) -> dict[str, Any] | None:
     """config.json, or None where there is none that can be read."""
     if folder is None:
@@ -41,6 +59,18 @@ def read_config(folder: Path | None) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return config if isinstance(config, dict) else None
+
+
+def missing_files(folder: Path) -> Iterator[str]:
+    """What `folder` lacks of a model, whatever kind of model it is."""
+    if read_config(folder) is None:
+        path = folder / "config.json"
+        yield "its config.json cannot be read" if path.exists() else "there is no config.json in it"
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        yield f"there is no tokenizer in it ({', '.join(TOKENIZER_FILES[:3])}, ...)"
+    problem = weight_problem(folder)
+    if problem:
+        yield problem
 
 
 def weight_problem(folder: Path) -> str | None:
@@ -61,6 +91,20 @@ def weight_problem(folder: Path) -> str | None:
             if handle.read(len(_POINTER)) == _POINTER:
                 return f"{file.name} is a Git LFS pointer, not the weights: run `git lfs pull` in the folder"
     return None
+
+
+def weight_names(folder: Path) -> set[str]:
+    """The names of the weights in the safetensors files of `folder`; none where they cannot be told."""
+    names: set[str] = set()
+    try:
+        for index in folder.glob("*.safetensors.index.json"):
+            names |= set(json.loads(index.read_text())["weight_map"])
+        for file in folder.glob("*.safetensors") if not names else ():
+            with file.open("rb") as handle:  # eight bytes of length, then a header of JSON
+                names |= set(json.loads(handle.read(int.from_bytes(handle.read(8), "little"))))
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return names - {"__metadata__"}
 
 
 def is_vision(config: Mapping[str, Any]) -> bool:
@@ -85,6 +129,24 @@ def architecture_problem(config: Mapping[str, Any], modality: str) -> str | None
     if known and model_type not in known and not config.get("auto_map"):
         return f"the installed transformers does not know its model_type {model_type!r}: upgrade it"
     return None
+
+
+def reward_model_problem(architectures: Sequence[str], num_labels: int) -> str | None:
+    """Why a model of these `architectures` gives no score; None where nothing shows."""
+    if not any(name.endswith(REWARD_ARCHITECTURE) for name in architectures):
+        return (
+            f"architectures are {list(architectures)}, and a reward model is a ...{REWARD_ARCHITECTURE} "
+            "checkpoint: from another one its head would be made up at random"
+        )
+    if num_labels != 1:
+        return f"the checkpoint has {num_labels} labels; a reward model has 1"
+    return None
+
+
+def label_count(config: Mapping[str, Any]) -> int:
+    """The labels of a classifier with this config.json; transformers leaves out what it takes for granted."""
+    labels = config.get("id2label")
+    return len(labels) if labels else int(config.get("num_labels") or 2)
 
 
 def known_model_types() -> str:

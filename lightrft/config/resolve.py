@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from lightrft.config.arguments import parse
 from lightrft.config.gpus import Gpu, read_gpus, torch_is_cpu_build
 from lightrft.config.hub import Hub, read_hub
-from lightrft.config.reward_spec import RewardSpec, parse_reward
+from lightrft.config.reward_spec import (
+    MODEL,
+    RewardModelSpec,
+    RewardSpec,
+    join_reward_models,
+    parse_reward,
+    parse_reward_models,
+)
 from lightrft.config.sources import absolute, split_sources
 from lightrft.config.world import World, read_world
 from lightrft.registry import is_user_path
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
 
 Modality = Literal["text", "vision"]
 PATH_FLAGS = ("save_path", "ckpt_path", "log_dir", "use_tensorboard", "reward_recipe")
-MODEL_FLAGS = ("pretrain", "reward_pretrain", "critic_pretrain", "teacher_pretrain")
+MODEL_FLAGS = ("pretrain", "critic_pretrain", "teacher_pretrain")
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # torch takes settings from either
 DATA_FLAGS = ("prompt_data", "eval_data", "pretrain_data")
 
@@ -57,6 +64,13 @@ class Config:
     def rewards(self) -> tuple[RewardSpec, ...]:
         """`--reward`, taken apart."""
         return tuple(parse_reward(word) for word in self.reward)
+
+    @property
+    def reward_models(self) -> tuple[RewardModelSpec, ...]:
+        """The models of `--reward_pretrain` that `--reward` asks for."""
+        names = {spec.name for spec in self.rewards if spec.kind == MODEL}
+        named = parse_reward_models(self.reward_pretrain) if names else ()
+        return tuple(model for model in named if model.reward in names)
 
     @property
     def ranks_word(self) -> str:
@@ -182,7 +196,7 @@ def _resolve_defaults(values: dict[str, Any], notes: dict[str, str]) -> None:
         f"goes with advantage_estimator {values['advantage_estimator']}",
     )
     derive("reward", *_reward(values))
-    if any(parse_reward(word).name == "model" for word in values["reward"]):
+    if any(parse_reward(word).kind == MODEL for word in values["reward"]):
         derive("reward_pretrain", values["pretrain"], "the same as pretrain")
     if values["advantage_estimator"] == "gae":
         derive("critic_pretrain", values["pretrain"], "the same as pretrain")
@@ -209,7 +223,8 @@ def _reward(values: Mapping[str, Any]) -> tuple[list[str], str]:
     if values["remote_rm_url"] is not None:
         return ["remote"], "remote_rm_url is given"
     if values["reward_pretrain"] is not None:
-        return ["model"], "reward_pretrain is given"
+        models = parse_reward_models(values["reward_pretrain"])
+        return [model.reward for model in models], "reward_pretrain is given"
     return ["math"], "no reward was named; the rows need references"
 
 
@@ -231,12 +246,22 @@ def _resolve_paths(values: dict[str, Any]) -> None:
         if values[name] is not None:
             values[name] = str(Path(values[name]).expanduser().resolve())
     for name in MODEL_FLAGS:
-        if values[name] is not None and Path(values[name]).expanduser().exists():
-            values[name] = str(Path(values[name]).expanduser().resolve())
+        if values[name] is not None:
+            values[name] = _absolute_model(values[name])
+    if values["reward_pretrain"] is not None:
+        models = parse_reward_models(values["reward_pretrain"])
+        full = [RewardModelSpec(model.reward, _absolute_model(model.path)) for model in models]
+        values["reward_pretrain"] = join_reward_models(full)
     for name in DATA_FLAGS:
         if values[name] is not None:
             values[name] = ",".join(str(absolute(source)) for source in split_sources(values[name]))
     values["reward"] = [_absolute_reward(word) for word in values["reward"]]
+
+
+def _absolute_model(name: str) -> str:
+    """The full path of a folder; hub names stay."""
+    path = Path(name).expanduser()
+    return str(path.resolve()) if path.exists() else name
 
 
 def _absolute_reward(word: str) -> str:

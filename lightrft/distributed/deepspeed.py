@@ -6,7 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import wraps
@@ -24,9 +24,11 @@ from torch import Tensor, nn
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 
 from lightrft.distributed.collectives import world_size
+from lightrft.distributed.parking import ParkedModule
 from lightrft.distributed.strategy import (
     BUCKET_BYTES,
     OptimizerOptions,
+    Parked,
     StepResult,
     TrainableModel,
     in_buckets,
@@ -252,3 +254,9 @@ class DeepSpeedStrategy:
                 )
             self._frozen_engines.append(engine)
         return module.eval()
+
+    def prepare_parked(self, module: nn.Module) -> Parked:
+        if not self.sharded:
+            return ParkedModule(module, self.device)
+        sharded = self.prepare_frozen(module)
+        return lambda: nullcontext(sharded)

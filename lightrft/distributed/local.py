@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightrft.distributed.parking import ParkedModule
 from lightrft.distributed.strategy import (
     BUCKET_BYTES,
     OptimizerOptions,
+    Parked,
     StepResult,
     TrainableModel,
     in_buckets,
@@ -81,3 +83,6 @@ class LocalStrategy:
 
     def prepare_frozen(self, module: nn.Module) -> nn.Module:
         return module.to(self.device).eval().requires_grad_(False)
+
+    def prepare_parked(self, module: nn.Module) -> Parked:
+        return ParkedModule(module, self.device)

@@ -70,6 +70,12 @@ class Weights(Protocol):
         """See `TrainableModel.parameter_buckets`."""
 
 
+class Parked(Protocol):
+    """A frozen module that computes only within `with parked() as module:`."""
+
+    def __call__(self) -> AbstractContextManager[nn.Module]: ...
+
+
 class Strategy(Protocol):
     """How models are placed and trained."""
 
@@ -87,6 +93,12 @@ class Strategy(Protocol):
 
     def prepare_frozen(self, module: nn.Module) -> nn.Module:
         """Place a module that only computes forward (the reference), without gradients."""
+
+    def prepare_parked(self, module: nn.Module) -> Parked:
+        """The same for a module that seldom computes (a reward model).
+
+        Where training shards models, it is sharded. Elsewhere it waits in the host's memory.
+        """
 
 
 def parameter_groups(module: nn.Module, options: OptimizerOptions) -> list[dict[str, Any]]:

@@ -97,12 +97,7 @@ def load_model_config(
     Raises:
         ModelError: missing, unreadable, of an unknown architecture, or no such model.
     """
-    if not Path(path).exists() and path.count("/") != 1:
-        raise ModelError(f"{flag} {path}: there is no such folder, and it is not a hub name (org/name)")
-    try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{flag} {path}: {_first_line(error)}") from error
+    config = read_model_config(path, trust_remote_code, flag)
     if vision and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         raise ModelError(
             f"{flag} {path}: model_type {config.model_type!r} is no vision-language model (architectures: "
@@ -116,6 +111,20 @@ def load_model_config(
             f"(architectures: {config.architectures}); train.py needs one that AutoModelForCausalLM loads"
         )
     return config
+
+
+def read_model_config(path: str, trust_remote_code: bool, flag: str) -> Any:
+    """The config of whatever model is at `path`.
+
+    Raises:
+        ModelError: missing, unreadable, or of an unknown architecture.
+    """
+    if not Path(path).exists() and path.count("/") != 1:
+        raise ModelError(f"{flag} {path}: there is no such folder, and it is not a hub name (org/name)")
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{flag} {path}: {_first_line(error)}") from error
 
 
 def load_causal_lm(options: ModelOptions) -> PreTrainedModel:
@@ -133,6 +142,15 @@ def load_causal_lm(options: ModelOptions) -> PreTrainedModel:
 def load_trainable(options: ModelOptions, auto_class: Any) -> PreTrainedModel:
     """What `auto_class` makes of the folder, as `load_causal_lm` says it."""
     config = load_model_config(options.path, options.trust_remote_code, options.flag, options.vision)
+    return load_model(options, auto_class, config)
+
+
+def load_model(options: ModelOptions, auto_class: Any, config: Any) -> PreTrainedModel:
+    """The same for a `config` that has been read and checked.
+
+    Raises:
+        ModelError: the weights cannot be loaded.
+    """
     try:
         model = auto_class.from_pretrained(
             options.path,

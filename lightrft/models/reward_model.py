@@ -9,17 +9,24 @@ either side.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
+from lightrft.config.model_files import REWARD_HEAD, reward_model_problem
+from lightrft.data.batching import micro_batches
+from lightrft.distributed.collectives import reduce_max
+from lightrft.distributed.strategy import Parked
 from lightrft.errors import ModelError
-from lightrft.models.loading import ModelOptions, load_model_config, load_trainable
+from lightrft.models.loading import ModelOptions, load_model, read_model_config
 
-ARCHITECTURE = "ForSequenceClassification"
-HEAD = "score"  # what transformers calls the head of a classifier made of a decoder
+FILLER = (0,)  # a text for a rank that has none
 
 
 class RewardModel(nn.Module):
@@ -28,6 +35,9 @@ class RewardModel(nn.Module):
     def __init__(self, model: PreTrainedModel, device: torch.device | str = "cpu") -> None:
         super().__init__()
         self.model = model.requires_grad_(False)
+        head = getattr(model, REWARD_HEAD)
+        if isinstance(head, nn.Linear):
+            head.forward = partial(_in_float32, head)  # type: ignore[method-assign]
         self.eval().to(device)
 
     @torch.no_grad()
@@ -45,7 +55,14 @@ class RewardModel(nn.Module):
             input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False
         )
         rows = torch.arange(len(last), device=last.device)
-        return getattr(self.model, HEAD)(output.last_hidden_state[rows, last]).float().squeeze(-1)
+        return getattr(self.model, REWARD_HEAD)(output.last_hidden_state[rows, last]).float().squeeze(-1)
+
+
+def _in_float32(head: nn.Linear, hidden: Tensor) -> Tensor:
+    """`hidden [B, D]` -> `[B, 1]` float32: bfloat16 would make scores between 8 and 16 multiples of 1/16, and
+    ties of samples that differ.
+    """
+    return F.linear(hidden.float(), head.weight.float(), None if head.bias is None else head.bias.float())
 
 
 def last_kept(attention_mask: Tensor) -> Tensor:
@@ -59,6 +76,45 @@ def last_kept(attention_mask: Tensor) -> Tensor:
         raise ValueError(f"rows {empty} of {len(attention_mask)} have no token to score")
     order = torch.arange(attention_mask.shape[1], device=attention_mask.device)
     return torch.where(attention_mask.bool(), order, -1).amax(-1)
+
+
+class ModuleScorer:
+    """Scores texts with a reward model that is on the device only meanwhile."""
+
+    def __init__(self, parked: Parked, micro_batch_size: int, device: torch.device | str) -> None:
+        self._parked = parked
+        self._micro_batch_size = micro_batch_size
+        self._device = device
+
+    def __call__(self, texts: Sequence[Sequence[int]]) -> list[float]:
+        """Token ids of each text (none is empty) -> its score, not necessarily finite, in their order.
+
+        Collective: under ZeRO-3 every forward gathers weights from all ranks. So all take as many
+        micro-batches as the rank with the most; one that has run out of texts goes on with a filler.
+        """
+        longest_first = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+        parts = list(micro_batches(longest_first, self._micro_batch_size))
+        rounds = int(reduce_max(torch.tensor(len(parts), device=self._device)))
+        scores = [math.nan] * len(texts)
+        if not rounds:
+            return scores
+        with self._parked() as module:
+            for rows in [*parts, *[[]] * (rounds - len(parts))]:
+                batch = _padded([texts[i] for i in rows] or [FILLER], self._device)
+                for i, score in zip(rows, module(*batch).tolist(), strict=False):
+                    scores[i] = score
+        return scores
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def _padded(texts: Sequence[Sequence[int]], device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Right-padded ids and mask `[B, T]` int64. What stands in the padding is never read."""
+    width = max(len(text) for text in texts)
+    ids = torch.tensor([[*text, *[0] * (width - len(text))] for text in texts])
+    mask = torch.tensor([[1] * len(text) + [0] * (width - len(text)) for text in texts])
+    return ids.to(device), mask.to(device)
 
 
 class _WholeClassifier:
@@ -81,27 +137,24 @@ def load_reward_model(options: ModelOptions, device: torch.device | str = "cpu")
     Raises:
         ModelError: no such checkpoint, other than one label, no decoder's head, or weights that are missing.
     """
-    config = load_model_config(options.path, options.trust_remote_code, options.flag)
-    fault = _config_fault(config)
-    if fault:
-        raise ModelError(f"{options.flag} {options.path}: {fault}")
-    model = load_trainable(options, _WholeClassifier)
-    if not isinstance(getattr(model, HEAD, None), nn.Module):
+    config = read_reward_config(options.path, options.trust_remote_code, options.flag)
+    model = load_model(options, _WholeClassifier, config)
+    if not isinstance(getattr(model, REWARD_HEAD, None), nn.Module):
         raise ModelError(
-            f"{options.flag} {options.path}: {type(model).__name__} has no head named {HEAD!r}: "
+            f"{options.flag} {options.path}: {type(model).__name__} has no head named {REWARD_HEAD!r}: "
             "a reward model is a decoder with a head on its last token"
         )
     return RewardModel(model, device)
 
 
-def _config_fault(config: Any) -> str:
-    """Why a model of this config gives no score; "" where it does."""
-    architectures = config.architectures or []
-    if not any(name.endswith(ARCHITECTURE) for name in architectures):
-        return (
-            f"architectures are {architectures}, and a reward model is a ...{ARCHITECTURE} checkpoint: "
-            "from another one its head would be made up at random"
-        )
-    if config.num_labels != 1:
-        return f"the checkpoint has {config.num_labels} labels; a reward model has 1"
-    return ""
+def read_reward_config(path: str, trust_remote_code: bool = False, flag: str = "--reward_pretrain") -> Any:
+    """The config of the reward model at `path`.
+
+    Raises:
+        ModelError: missing, unreadable, or not that of a sequence-classification checkpoint with one label.
+    """
+    config = read_model_config(path, trust_remote_code, flag)
+    problem = reward_model_problem(config.architectures or [], config.num_labels)
+    if problem:
+        raise ModelError(f"{flag} {path}: {problem}")
+    return config

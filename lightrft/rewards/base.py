@@ -19,7 +19,9 @@ class ReferenceProblem:
 
 
 class Reward(Protocol):
-    """Scores responses. Calls are local to a rank."""
+    """Scores responses. All ranks call it together, with any number of rollouts each: the ranks of a sharded
+    reward model meet there. Other rewards are local to a rank.
+    """
 
     name: str
 

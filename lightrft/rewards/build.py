@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from lightrft import registry
 from lightrft.config.flags import FLAGS
-from lightrft.config.reward_spec import RewardSpec, parse_reward
+from lightrft.config.reward_spec import MODEL, RewardSpec, parse_reward
 from lightrft.errors import ConfigError
 from lightrft.rewards.base import Reward
 from lightrft.rewards.composite import CompositeReward
@@ -28,8 +28,8 @@ class RewardOptions:
     num_workers: int = 0  # grader processes of this rank; 0: see `pool.default_workers`
 
 
-def parse_rewards(words: Sequence[str]) -> list[RewardSpec]:
-    """All words of the flag; every fault among them in one error.
+def parse_rewards(words: Sequence[str], models: Collection[str] = ()) -> list[RewardSpec]:
+    """All words of the flag; every fault among them in one error. `models` are the names of reward models.
 
     Raises:
         ConfigError: a weight is no finite number, a name is unknown, not available yet, or given twice.
@@ -42,7 +42,7 @@ def parse_rewards(words: Sequence[str]) -> list[RewardSpec]:
             faults.append(f"--reward {error}")
             continue
         specs.append(spec)
-        faults += _name_faults(spec.name)
+        faults += _name_faults(spec, models)
     names = [metric_name(spec) for spec in specs]
     faults += [f"--reward: {name} is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     if not words:
@@ -52,11 +52,13 @@ def parse_rewards(words: Sequence[str]) -> list[RewardSpec]:
     return specs
 
 
-def _name_faults(name: str) -> list[str]:
-    known = registry.names(RULES)
+def _name_faults(spec: RewardSpec, models: Collection[str]) -> list[str]:
+    name, known = spec.name, [*registry.names(RULES), *models]
     if registry.is_user_path(name) or name in known:
         return []
     choices = f"choose from {', '.join(known)}, or give path/to/file.py:function"
+    if spec.kind == MODEL:
+        return [f"--reward {name}: no such reward model is loaded here; {choices}"]
     planned = FLAGS["reward"].planned_choices
     if name in planned:
         return [f"--reward {name}: not available yet ({planned[name]}); {choices}"]
@@ -69,18 +71,26 @@ def metric_name(spec: RewardSpec) -> str:
     return spec.name.rpartition(":")[2]
 
 
-def build_reward(words: Sequence[str], options: RewardOptions | None = None) -> Reward:
+def build_reward(
+    words: Sequence[str], options: RewardOptions | None = None, models: Sequence[Reward] = ()
+) -> Reward:
     """The reward that `--reward` describes. Starts no process: workers start with the first sample.
+
+    `models` are the reward models that it may name.
 
     Raises:
         ConfigError: see `parse_rewards`; or a user's file cannot be imported, or is no reward function.
     """
-    specs = parse_rewards(words)
+    by_name = {model.name: model for model in models}
+    specs = parse_rewards(words, by_name)
     options = options or RewardOptions()
-    loaded = {spec.name: registry.load(RULES, spec.name, "--reward") for spec in specs}
+    names = [spec.name for spec in specs if spec.name not in by_name]
+    loaded = {name: registry.load(RULES, name, "--reward") for name in names}
     in_workers = [name for name, found in loaded.items() if _runs_in_worker(name, found)]
     pool = GraderPool(in_workers, PoolOptions(options.timeout, options.num_workers)) if in_workers else None
-    components = [(_component(spec, loaded[spec.name], pool), spec.weight) for spec in specs]
+    components = [
+        (by_name.get(spec.name) or _component(spec, loaded[spec.name], pool), spec.weight) for spec in specs
+    ]
     return CompositeReward(components, pool)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightrft.config.resolve import Config
-from lightrft.config.rules import files
+from lightrft.config.rules import files, reward_model
 from lightrft.data.processors import Content, Encoded, Processor, TextProcessor
 from lightrft.data.prompts import PromptSet
 from lightrft.errors import ConfigError, DataError, UserError
@@ -24,9 +24,16 @@ from lightrft.models.loading import load_tokenizer
 from lightrft.rewards.base import Reward
 from lightrft.tools.page import Row, html_table, html_text, text_table, write_page
 from lightrft.tools.run_flags import DATA_FLAGS, REWARD_FLAGS, RULES, run_config
-from lightrft.trainer.run_data import load_prompt_set, run_reward
+from lightrft.trainer.run_data import load_prompt_set, reward_models, run_reward
 
-MODEL_FLAGS = ("pretrain", "trust_remote_code", "prompt_max_len", "truncate_prompts", "eval_data")
+MODEL_FLAGS = (
+    "pretrain",
+    "reward_pretrain",
+    "trust_remote_code",
+    "prompt_max_len",
+    "truncate_prompts",
+    "eval_data",
+)
 BINS = 10  # of the histogram, up to prompt_max_len
 BAR = 50  # characters of the longest bar
 SHOWN_ON_PAGE = 1000
@@ -119,13 +126,15 @@ class Check:
         ]  # fmt: skip
 
 
-def check(config: Config, processor: Processor, with_reward: bool) -> list[Check]:
+def check(config: Config, processor: TextProcessor, with_reward: bool) -> list[Check]:
     """Load `--prompt_data`, and `--eval_data` where it is given, as a run does.
 
     Raises:
         UserError: whatever would stop the run; under `--strict_data` that is any bad row.
     """
-    reward = run_reward(config) if with_reward else None
+    reward = None
+    if with_reward:
+        reward = run_reward(config, reward_models(config, processor.tokenizer))
     try:
         found = []
         for flag in ("prompt_data", "eval_data"):
@@ -164,7 +173,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = _config(words)
         tokenizer = load_tokenizer(config.pretrain, config.trust_remote_code)
-        checks = check(config, TextProcessor(tokenizer), "reward" in config.given)
+        with_reward = not config.given.isdisjoint({"reward", "reward_pretrain"})
+        checks = check(config, TextProcessor(tokenizer), with_reward)
     except UserError as error:
         print(f"data_check: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -188,7 +198,8 @@ def _config(words: Sequence[str]) -> Config:
     missing = [flag for flag in ("--pretrain", "--prompt_data") if flag not in given]
     if missing:
         raise ConfigError(f"{' and '.join(missing)} missing: see --help")
-    return run_config(words, [*MODEL_FLAGS, *DATA_FLAGS, *REWARD_FLAGS], [*RULES, files.model_is_here])
+    rules = [*RULES, files.model_is_here, *reward_model.RULES]
+    return run_config(words, [*MODEL_FLAGS, *DATA_FLAGS, *REWARD_FLAGS], rules)
 
 
 if __name__ == "__main__":

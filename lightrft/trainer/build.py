@@ -22,6 +22,7 @@ from lightrft.models.critic import Critic, load_critic
 from lightrft.models.loading import load_causal_lm
 from lightrft.models.multimodal import freeze_tower
 from lightrft.models.policy import Policy
+from lightrft.models.reward_model import ModuleScorer, load_reward_model
 from lightrft.models.teacher import LocalTeacher, Teacher
 from lightrft.observability.console import Console
 from lightrft.observability.logger import RunLogger, WandbOptions
@@ -91,6 +92,8 @@ def build_parts(
     """Everything that the loop turns."""
     policy, model = build_policy(config, inputs, strategy)
     models = build_models(config, inputs, strategy, policy)
+    for reward in inputs.reward_models:
+        reward.start(build_scorer(config, reward.path, strategy))
     engine = build_engine(config, inputs, model, strategy.dtype, device)
     kl_controller = build_kl_controller(config)
     ema = EMA(config.ema_beta) if config.enable_ema else None
@@ -157,6 +160,15 @@ def build_models(config: Config, inputs: Inputs, strategy: Strategy, policy: Tra
         frozen = _frozen_policy(config, inputs, strategy, config.teacher_pretrain, "--teacher_pretrain")
         teacher = LocalTeacher(frozen, config.micro_rollout_batch_size, strategy.device)
     return Models(policy, reference, critic, teacher)
+
+
+def build_scorer(config: Config, path: str, strategy: Strategy) -> ModuleScorer:
+    """The reward model at `path`: sharded where the policy is, else in the host's memory between uses."""
+    options = flags.model_options(config, path, strategy.dtype, "--reward_pretrain", trained=False)
+    with strategy.loading():
+        module = load_reward_model(options)
+    parked = strategy.prepare_parked(module)
+    return ModuleScorer(parked, config.micro_rollout_batch_size, strategy.device)
 
 
 def _policy(config: Config, inputs: Inputs, model: PreTrainedModel, strategy: Strategy) -> Policy:

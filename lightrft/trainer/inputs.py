@@ -19,7 +19,13 @@ from lightrft.models.multimodal import Filler
 from lightrft.models.remote_teacher import RemoteTeacher
 from lightrft.models.teacher import check_vocabulary
 from lightrft.rewards.base import Reward
-from lightrft.trainer.run_data import load_run_data, load_text_or_vision_processor, run_reward
+from lightrft.rewards.model import ModelReward
+from lightrft.trainer.run_data import (
+    load_run_data,
+    load_text_or_vision_processor,
+    reward_models,
+    run_reward,
+)
 from lightrft.types import Prompt
 
 
@@ -35,6 +41,7 @@ class Inputs:
     eval_prompts: PromptSet | None
     texts: TextSet | None  # for PTX
     reward: Reward
+    reward_models: list[ModelReward]  # those in `reward`, which are still to be given their models
     estimator: Estimator
     policy_loss: PolicyLoss
     remote_teacher: RemoteTeacher | None
@@ -51,7 +58,8 @@ def load_inputs(config: Config) -> Inputs:
     processor = load_text_or_vision_processor(config)
     tokenizer = processor.tokenizer
     estimator, policy_loss = _components(config)
-    reward = run_reward(config)
+    models = reward_models(config, tokenizer)
+    reward = run_reward(config, models)
     data = load_run_data(config, processor, reward)
     media = {} if config.modality == "text" else _most_media([*data.prompts, *(data.eval_prompts or [])])
     if media.get("video") and config.engine_type == "sglang":
@@ -73,6 +81,7 @@ def load_inputs(config: Config) -> Inputs:
         eval_prompts=data.eval_prompts,
         texts=texts,
         reward=reward,
+        reward_models=models,
         estimator=estimator,
         policy_loss=policy_loss,
         remote_teacher=_teacher(config, tokenizer) if estimator.needs_teacher else None,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from lightrft.config.resolve import Config
+from lightrft.config.reward_spec import RewardModelSpec
 from lightrft.data.media import Limits
 from lightrft.data.multimodal import VisionProcessor
 from lightrft.data.parts import MediaOptions
@@ -13,8 +16,11 @@ from lightrft.data.processors import ModelProcessor, Processor, TextProcessor
 from lightrft.data.prompts import PromptSet, load_prompts
 from lightrft.data.rows import LABEL_KEYS, REFERENCE_KEYS, PromptOptions
 from lightrft.models.loading import load_processor, load_tokenizer
+from lightrft.models.reward_model import read_reward_config
 from lightrft.rewards.base import Reward
 from lightrft.rewards.build import RewardOptions, build_reward
+from lightrft.rewards.model import ModelReward, ReadLimits
+from lightrft.rewards.reading import Reader
 
 EVAL_SPLIT = "test"  # of a data set that has several
 
@@ -74,9 +80,26 @@ def load_text_or_vision_processor(config: Config) -> ModelProcessor:
     return VisionProcessor(found)
 
 
-def run_reward(config: Config) -> Reward:
+def run_reward(config: Config, models: Sequence[ModelReward] = ()) -> Reward:
     """The reward of `--reward`. Its processes start with the first sample; close it when all is done."""
-    return build_reward(config.reward, RewardOptions(timeout=config.reward_timeout))
+    return build_reward(config.reward, RewardOptions(timeout=config.reward_timeout), models)
+
+
+def reward_models(config: Config, tokenizer: Any) -> list[ModelReward]:
+    """The reward models that `--reward` names, without their weights. `tokenizer` is the policy's.
+
+    Raises:
+        ModelError: one is missing, has no tokenizer, or is no reward model.
+    """
+    return [_reward_model(config, spec, tokenizer) for spec in config.reward_models]
+
+
+def _reward_model(config: Config, spec: RewardModelSpec, tokenizer: Any) -> ModelReward:
+    flag, trusted = "--reward_pretrain", config.trust_remote_code
+    found = read_reward_config(spec.path, trusted, flag)
+    reader = Reader(tokenizer, load_tokenizer(spec.path, trusted, flag))
+    limits = ReadLimits(found.get_text_config().vocab_size, getattr(found, "max_position_embeddings", None))
+    return ModelReward(spec.reward, spec.path, reader, limits)
 
 
 def load_run_data(config: Config, processor: Processor, reward: Reward | None) -> RunData:

@@ -25,6 +25,7 @@ QWEN_7B = {
     "max_position_embeddings": 32768,
     "tie_word_embeddings": False,
 }
+QWEN_RM = QWEN_7B | {"architectures": ["Qwen2ForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
 QWEN_VL = {
     "model_type": "qwen2_vl",
     "architectures": ["Qwen2VLForConditionalGeneration"],

@@ -64,11 +64,9 @@ def test_flags_that_wait_for_a_refused_one_are_named_with_it(make):
 
 
 def test_a_derived_reward_is_refused_with_its_reason(make):
-    (message,) = refusals(make(reward_pretrain="org/rm"))
-    assert message.startswith(
-        "not available yet: --reward model, because reward_pretrain is given (reward models"
-    )
-    assert message.endswith("give --reward gsm8k, math, exact_match, format, geo3k or multiple_choice")
+    (message,) = refusals(make(remote_rm_url="http://host:5000"))
+    assert message.startswith("not available yet: --reward remote, because remote_rm_url is given (remote")
+    assert message.endswith("give --reward gsm8k, math, exact_match, format, geo3k, multiple_choice or model")
 
 
 def test_components_of_your_own_are_available(make):
@@ -100,7 +98,7 @@ def test_vision_runs(make):
     ],
 )
 def test_available_choices_are_the_files_that_exist(flag, package):
-    built = names(package)
+    built = sorted([*names(package), *["model"] * (flag == "reward")])
     assert sorted(available_choices(FLAGS[flag])) == built
 
 
@@ -113,7 +111,7 @@ def test_available_choices_are_the_files_that_exist(flag, package):
         ("lora_alpha", "LoRA adapters"),
         ("engine_mem_util", ""),
         ("critic_learning_rate", ""),
-        ("rm_engine_cudagraph", "reward models"),  # through --rm_use_engine
+        ("rm_engine_cudagraph", "reward models on an engine"),  # through --rm_use_engine
     ],
 )
 def test_what_a_flag_waits_for(name, part):

@@ -13,7 +13,7 @@ from lightrft.config.cli import exit_status, start
 from lightrft.config.launch import engine_environment, launcher_command, needs_launcher
 from lightrft.config.resolve import resolve
 from lightrft.errors import ConfigError, DataError
-from tests.config.runs import QWEN_7B, QWEN_VL, h200, words, write_model
+from tests.config.runs import QWEN_7B, QWEN_RM, QWEN_VL, h200, words, write_model
 
 ROOT = Path(__file__).parents[2]
 SPEECH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
@@ -55,7 +55,7 @@ def test_help_shows_every_flag_with_its_default(capsys):
     assert "  --max_len N                     longest sequence, prompt + response, in tokens [4096]" in text
     assert "one of k1, k2, k3 [k3]" in text
     assert "one of vllm, sglang, hf [vllm]" in " ".join(text.split())
-    assert "(planned: length, model, remote)" in " ".join(text.split())
+    assert "(planned: length, remote)" in " ".join(text.split())
     assert "local_rank" not in text
     assert max(map(len, text.splitlines())) <= 110
     positions = [text.index(f"\n{name}:") for name in ("model", "training", "batch size", "rewards")]
@@ -84,12 +84,12 @@ def test_print_config_is_json_and_nothing_else(base, capsys):
 
 
 def test_all_violations_come_in_one_message(base, capsys):
-    line = words(base | {"train_batch_size": 12, "prompt_data": "/nowhere.jsonl", "reward": "model"})
+    line = words(base | {"train_batch_size": 12, "prompt_data": "/nowhere.jsonl", "reward": "remote"})
     assert status(line) == 2
     err = capsys.readouterr().err
     assert err.startswith("lightrft: error: 3 problems:\n  - train_batch_size (12 samples)")
     assert "  - --prompt_data /nowhere.jsonl: there is no such file or folder" in err
-    assert "  - not available yet: --reward model (reward models): give --reward " in err
+    assert "  - not available yet: --reward remote (remote reward servers): give --reward " in err
 
 
 def test_strict_validation_turns_warnings_into_errors(base, capsys):
@@ -215,7 +215,7 @@ def test_the_complete_commands_of_the_reference_pass_a_dry_run(tmp_path, script,
     places = {
         "text_model": write_model(tmp_path / "text", QWEN_7B),
         "vision_model": write_model(tmp_path / "vision", QWEN_VL),
-        "reward_model": write_model(tmp_path / "reward", QWEN_7B),
+        "reward_model": write_model(tmp_path / "reward", QWEN_RM),
         "out": tmp_path / "out",
     }
     line = [word.format(**places) for word in argv]

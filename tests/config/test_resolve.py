@@ -5,8 +5,14 @@ import pickle
 import pytest
 
 from lightrft.config.gpus import Gpu
-from lightrft.config.reward_spec import RewardSpec
+from lightrft.config.reward_spec import (
+    RewardModelSpec,
+    RewardSpec,
+    join_reward_models,
+    parse_reward_models,
+)
 from lightrft.config.world import World
+from lightrft.errors import ConfigError
 from tests.config.runs import h200
 
 V100 = Gpu(0, "Tesla V100", 32 << 30, (7, 0))
@@ -57,6 +63,7 @@ def test_the_loss_goes_with_the_estimator(make, flags, loss):
     [
         ({}, ["math"]),
         ({"reward_pretrain": "org/rm"}, ["model"]),
+        ({"reward_pretrain": "a=org/rm,b=org/other"}, ["model.a", "model.b"]),
         ({"remote_rm_url": "http://host:5000"}, ["remote"]),
         ({"remote_rm_url": "http://host:5000", "reward_pretrain": "org/rm"}, ["remote"]),
         ({"reward": ["gsm8k", "format:0.1"], "reward_pretrain": "org/rm"}, ["gsm8k", "format:0.1"]),
@@ -74,6 +81,57 @@ def test_rewards_come_taken_apart(make):
 def test_a_reward_model_defaults_to_the_policy(make, model):
     assert make(reward="model").reward_pretrain == str(model)
     assert make(reward="math").reward_pretrain is None
+
+
+def test_reward_models_come_taken_apart_with_full_paths(make, model, monkeypatch):
+    monkeypatch.chdir(model.parent)
+    config = make(reward_pretrain=f"a={model.name},b=org/other", reward=["model.b:2", "model.a"])
+    assert config.reward_models == (
+        RewardModelSpec("model.a", str(model)),
+        RewardModelSpec("model.b", "org/other"),
+    )
+    assert config.reward_pretrain == f"a={model},b=org/other"
+    assert make(reward_pretrain=model.name).reward_pretrain == str(model)
+
+
+def test_only_the_models_that_a_reward_names_are_loaded(make):
+    assert make(reward_pretrain="a=org/rm,b=org/other", reward="model.b").reward_models == (
+        RewardModelSpec("model.b", "org/other"),
+    )
+    assert make(reward_pretrain="org/rm", reward="math").reward_models == ()
+    assert make().reward_models == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "models"),
+    [
+        ("org/rm", [("model", "org/rm")]),
+        ("runs/lr=1e-5/rm", [("model", "runs/lr=1e-5/rm")]),
+        ("./a=b", [("model", "./a=b")]),
+        ("a=X", [("model.a", "X")]),
+        ("a=X, b_2=./lr=1", [("model.a", "X"), ("model.b_2", "./lr=1")]),
+    ],
+)
+def test_the_forms_of_reward_models(text, models):
+    specs = parse_reward_models(text)
+    assert [(spec.reward, spec.path) for spec in specs] == models
+    assert parse_reward_models(join_reward_models(specs)) == specs
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a=X,Y", "Y: several models are NAME=PATH,NAME=PATH"),
+        ("a=", "a=: several models are NAME=PATH"),
+        ("a=X,b-c=Y", "b-c=Y: several models are"),
+        ("a=X,a=Y", "a=X,a=Y: the name a is given twice"),
+        ("a=X,", "a=X,: several models are"),
+    ],
+)
+def test_what_names_no_reward_models_is_refused_with_the_rest_of_the_line(make, text, says):
+    with pytest.raises(ConfigError, match="2 problems") as error:
+        make(reward_pretrain=text, top_k="many")
+    assert f"--reward_pretrain {says}" in str(error.value)
 
 
 def test_a_critic_starts_from_the_policy(make, model):

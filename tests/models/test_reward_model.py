@@ -6,7 +6,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoConfig,
     AutoModelForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
@@ -17,8 +16,8 @@ from transformers import (
 from lightrft.errors import ModelError
 from lightrft.models.loading import ModelOptions
 from lightrft.models.reward_model import last_kept, load_reward_model
+from tests.reward_models import PAD, make_reward_model, scores_by_hand
 
-PAD = 0
 TEXTS = [[5, 6, 7, 8, 9, 10], [11, 12, 13], [14]]
 WITH_PAD_IDS = [[5, PAD, 7, 8, PAD], [11, PAD, 13]]  # the id of the pad token, as a token of the text
 
@@ -27,19 +26,9 @@ def options(path, **settings):
     return ModelOptions(str(path), flag="--reward_pretrain", **settings)
 
 
-def make_classifier(tiny_model, folder, labels=1):
-    config = AutoConfig.from_pretrained(tiny_model, num_labels=labels, pad_token_id=PAD)
-    torch.manual_seed(5)
-    model = AutoModelForSequenceClassification.from_config(config)
-    with torch.no_grad():
-        model.score.weight.normal_()  # scores of the size of 1, so that a tolerance means something
-    model.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
 def checkpoint(tiny_model, tmp_path):
-    return make_classifier(tiny_model, tmp_path / "rm")
+    return make_reward_model(tiny_model, tmp_path / "rm")
 
 
 def padded(texts, side):
@@ -51,19 +40,11 @@ def padded(texts, side):
     return ids, mask
 
 
-@torch.no_grad()
-def by_hand(checkpoint, texts):
-    """Each text alone and unpadded: the hidden state of its last token, times the head."""
-    model = AutoModelForSequenceClassification.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    hidden = [model.model(torch.tensor([text])).last_hidden_state[0, -1] for text in texts]
-    return torch.stack([model.score.weight[0] @ state for state in hidden])
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("texts", [TEXTS, WITH_PAD_IDS], ids=["plain", "pad ids in the text"])
 def test_a_score_is_read_at_the_last_token_of_the_mask(checkpoint, texts, side):
     scores = load_reward_model(options(checkpoint))(*padded(texts, side))
-    expected = by_hand(checkpoint, texts)
+    expected = scores_by_hand(checkpoint, texts)
     assert scores.dtype == torch.float32
     assert (
         expected.diff().abs().min() > 1e-2
@@ -119,11 +100,18 @@ def test_a_score_that_is_not_finite_is_never_made_a_number(checkpoint):
     assert model(*padded(TEXTS, "right")).isnan().all()
 
 
-def test_the_last_kept_token_by_hand():
+def test_the_last_kept_token_scores_by_hand():
     mask = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1]])
     assert last_kept(mask).tolist() == [1, 3, 2, 3]
     with pytest.raises(ValueError, match=r"rows \[1\] of 2 have no token"):
         last_kept(torch.tensor([[1, 0], [0, 0]]))
+
+
+def test_a_model_that_is_no_language_model_is_named_for_what_it_is(tmp_path):
+    """The message of `--pretrain` would send the user after a causal language model."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit", "architectures": ["ViTModel"]}))
+    with pytest.raises(ModelError, match=r"ViTModel.*a reward model is a \.\.\.ForSequenceClassification"):
+        load_reward_model(options(tmp_path))
 
 
 def test_a_language_model_is_refused(tiny_model):
@@ -133,7 +121,7 @@ def test_a_language_model_is_refused(tiny_model):
 
 def test_several_labels_are_refused(tiny_model, tmp_path):
     with pytest.raises(ModelError, match="3 labels; a reward model has 1"):
-        load_reward_model(options(make_classifier(tiny_model, tmp_path / "three", labels=3)))
+        load_reward_model(options(make_reward_model(tiny_model, tmp_path / "three", labels=3)))
 
 
 def test_an_encoder_is_refused_by_its_head(tmp_path):

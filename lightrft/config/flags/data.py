@@ -96,7 +96,6 @@ REWARDS = Group(
             user_file=True,
             planned_choices={
                 "length": "the length rule",
-                "model": "reward models",
                 "remote": "remote reward servers",
             },
         ),

@@ -23,7 +23,8 @@ MODEL = Group(
             "reward_pretrain",
             "str",
             None,
-            "reward model: path or hub name of a sequence-classification checkpoint",
+            "reward model: path or hub name of a sequence-classification checkpoint with one label; several "
+            "are a=MODEL,b=MODEL, and then the rewards model.a and model.b",
             default_text="value of --pretrain",
             metavar="MODEL",
             acts_when=(When("reward", ("model",)),),

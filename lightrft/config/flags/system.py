@@ -108,6 +108,7 @@ INFERENCE_ENGINE = Group(
             False,
             "run the reward model on the inference engine",
             acts_when=(REWARD_MODEL,),
+            planned="reward models on an engine",
         ),
         Flag(
             "rm_engine_cudagraph",

@@ -7,7 +7,17 @@ goes into the file of its subject and into that file's `RULES`.
 from __future__ import annotations
 
 from lightrft.config.resolve import Config
-from lightrft.config.rules import algorithm, batch, effects, engine, engine_sizes, files, machine, vision
+from lightrft.config.rules import (
+    algorithm,
+    batch,
+    effects,
+    engine,
+    engine_sizes,
+    files,
+    machine,
+    reward_model,
+    vision,
+)
 from lightrft.config.rules.rule import Finding
 
 RULES = (
@@ -17,6 +27,7 @@ RULES = (
     *engine.RULES,
     *engine_sizes.RULES,
     *files.RULES,
+    *reward_model.RULES,
     *vision.RULES,
     *effects.RULES,
 )

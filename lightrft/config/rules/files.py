@@ -8,51 +8,35 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lightrft.config.model_files import (
-    TOKENIZER_FILES,
+    absence,
     architecture_problem,
+    missing_files,
     model_folder,
     read_config,
-    weight_problem,
 )
 from lightrft.config.resolve import Config
 from lightrft.config.rules.rule import error, warning
-from lightrft.config.sources import DATA_SUFFIXES, Source, is_hub_name, split_sources
+from lightrft.config.sources import DATA_SUFFIXES, Source, split_sources
 from lightrft.registry import is_user_path
 
 
 @error
 def model_is_here(config: Config) -> Iterator[str]:
     name, folder = config.pretrain, model_folder(config.pretrain, config.hub)
-    if folder is None:
-        if Path(name).exists():
-            yield f"--pretrain {name} is a file: give the folder with config.json, tokenizer and weights"
-        elif not is_hub_name(name):
-            yield f"--pretrain {name}: there is no such folder, and it is not a hub name (org/name)"
-        elif config.hub.offline:
-            yield (
-                f"--pretrain {name}: not in the cache {config.hub.cache}, and HF_HUB_OFFLINE forbids to "
-                "fetch it: unset that variable, or give a local folder"
-            )
-        return
-    problems = list(_folder_problems(folder, config.modality))
+    missing = absence(name, config.hub)
+    problems = [missing] if missing else []
+    if folder is not None:
+        problems += _folder_problems(folder, config.modality)
     if problems:
         yield f"--pretrain {name}: {'; '.join(problems)}"
 
 
 def _folder_problems(folder: Path, modality: str) -> Iterator[str]:
     config = read_config(folder)
-    if config is None:
-        path = folder / "config.json"
-        yield "its config.json cannot be read" if path.exists() else "there is no config.json in it"
-    else:
-        problem = architecture_problem(config, modality)
-        if problem:
-            yield problem
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        yield f"there is no tokenizer in it ({', '.join(TOKENIZER_FILES[:3])}, ...)"
-    problem = weight_problem(folder)
+    problem = None if config is None else architecture_problem(config, modality)
     if problem:
         yield problem
+    yield from missing_files(folder)
 
 
 @error
