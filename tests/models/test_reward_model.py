@@ -1,6 +1,8 @@
 """Reward models: where the score is read, against transformers and by hand, and what is refused."""
 
 import json
+from contextlib import contextmanager
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,9 +15,10 @@ from transformers import (
     GPT2ForSequenceClassification,
 )
 
+from lightrft.distributed.local import LocalStrategy
 from lightrft.errors import ModelError
 from lightrft.models.loading import ModelOptions
-from lightrft.models.reward_model import last_kept, load_reward_model
+from lightrft.models.reward_model import ModuleScorer, last_kept, load_reward_model
 from tests.reward_models import PAD, make_reward_model, scores_by_hand
 
 TEXTS = [[5, 6, 7, 8, 9, 10], [11, 12, 13], [14]]
@@ -100,7 +103,66 @@ def test_a_score_that_is_not_finite_is_never_made_a_number(checkpoint):
     assert model(*padded(TEXTS, "right")).isnan().all()
 
 
-def test_the_last_kept_token_scores_by_hand():
+@torch.no_grad()
+def test_the_head_computes_in_float32(checkpoint):
+    """bfloat16 keeps 8 bits: scores of the size of 1 would be multiples of 2 ** -7 there."""
+    model = load_reward_model(options(checkpoint, dtype=torch.bfloat16))
+    hidden = torch.randn(100, 64).bfloat16()
+    scores = model.model.score(hidden)[:, 0]
+    exact = hidden.double() @ model.model.score.weight[0].double()
+    torch.testing.assert_close(scores.double(), exact, rtol=0, atol=1e-4)
+    assert (scores.bfloat16().float() - scores).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_scores_come_in_the_order_of_the_texts_whatever_the_micro_batch(checkpoint, size):
+    texts = [TEXTS[2], *WITH_PAD_IDS, TEXTS[0], TEXTS[1], TEXTS[2]]
+    scorer = ModuleScorer(LocalStrategy().prepare_parked(load_reward_model(options(checkpoint))), size, "cpu")
+    expected = scores_by_hand(checkpoint, texts)
+    torch.testing.assert_close(torch.tensor(scorer(texts)), expected, rtol=0, atol=1e-5)
+
+
+class Watched:
+    """A parked model that knows how many of its like are in use, and refuses to compute when it is not."""
+
+    in_use: ClassVar[list] = []
+
+    def __init__(self, module):
+        self.module = module
+        self.widths = []
+
+    @contextmanager
+    def __call__(self):
+        assert Watched.in_use == []
+        Watched.in_use.append(self)
+        yield self.compute
+        Watched.in_use.remove(self)
+
+    def compute(self, ids, mask):
+        assert Watched.in_use == [self]
+        self.widths.append(ids.shape[1])
+        return self.module(ids, mask)
+
+
+def test_of_two_models_one_is_resident_at_a_time(tiny_model, checkpoint, tmp_path):
+    other = make_reward_model(tiny_model, tmp_path / "other", seed=6)
+    watched = [Watched(load_reward_model(options(path))) for path in (checkpoint, other)]
+    texts = [TEXTS[2], *TEXTS, TEXTS[0]]
+    first, second = (torch.tensor(ModuleScorer(parked, 2, "cpu")(texts)) for parked in watched)
+    torch.testing.assert_close(first, scores_by_hand(checkpoint, texts), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(second, scores_by_hand(other, texts), rtol=1e-5, atol=1e-5)
+    assert Watched.in_use == []
+    assert watched[0].widths == [6, 3, 1]  # texts of like length go together
+
+
+def test_no_model_is_fetched_for_no_texts():
+    def parked():
+        raise AssertionError
+
+    assert ModuleScorer(parked, 2, "cpu")([]) == []
+
+
+def test_the_last_kept_token_by_hand():
     mask = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1]])
     assert last_kept(mask).tolist() == [1, 3, 2, 3]
     with pytest.raises(ValueError, match=r"rows \[1\] of 2 have no token"):
